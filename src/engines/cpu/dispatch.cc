@@ -1,0 +1,65 @@
+// Chooses the instruction set. Tables are in the order of preference.
+#include "engines/cpu/dispatch.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "core/strings.h"
+#include "deltaworks/status.h"
+
+namespace deltaworks::cpu {
+
+#if defined(__x86_64__)
+extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx2Kernels;
+extern const Kernels kSse4Kernels;
+#elif defined(__aarch64__)
+extern const Kernels kNeonKernels;
+#else
+#error "no instruction set is built for this processor"
+#endif
+
+namespace {
+
+struct Candidate {
+  const Kernels* kernels;
+  bool runs_here;
+};
+
+const Kernels& choose() {
+#if defined(__x86_64__)
+  const Candidate candidates[] = {
+      {&kAvx512Kernels, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                            __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512dq") &&
+                            __builtin_cpu_supports("avx512cd")},
+      {&kAvx2Kernels, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                          __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c")},
+      {&kSse4Kernels, __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")},
+  };
+#else
+  const Candidate candidates[] = {{&kNeonKernels, true}};
+#endif
+  const char* forced = std::getenv("DELTAWORKS_ISA");
+  std::string names;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.runs_here) continue;
+    if (forced == nullptr || std::strcmp(forced, candidate.kernels->isa) == 0) {
+      return *candidate.kernels;
+    }
+    names += cat(names.empty() ? "" : ", ", candidate.kernels->isa);
+  }
+  throw Error(Status::kInvalidValue,
+              forced != nullptr ? cat("DELTAWORKS_ISA must be one of ", names, ", got ", forced)
+                                : "this processor lacks SSE4.2");
+}
+
+}  // namespace
+
+const Kernels& kernels() {
+  static const Kernels& chosen = choose();
+  return chosen;
+}
+
+}  // namespace deltaworks::cpu

@@ -1,0 +1,33 @@
+// The table of kernels of one instruction set, and the choice among those that were built.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engines/cpu/args.h"
+
+namespace deltaworks::cpu {
+
+// Scratch is counted in floats and need not be cleared; it is aligned to 64 bytes.
+struct Kernels {
+  const char* isa;
+  std::int32_t lanes;        // of fp32
+  std::int32_t value_block;  // values that one forward item takes at least
+
+  // One sequence and head, values [v_begin, v_end), v_begin a multiple of value_block.
+  std::size_t (*forward_scratch)(const Args& args);
+  void (*forward)(const Args& args, std::int64_t n, std::int64_t head, std::int64_t v_begin,
+                  std::int64_t v_end, float* scratch);
+
+  // One sequence and group of heads; `sums` receives, per head of the group, the gradients that
+  // this sequence adds to a_log and dt_bias.
+  std::size_t (*backward_scratch)(const Args& args);
+  void (*backward)(const Args& args, std::int64_t n, std::int64_t group, double* sums,
+                   float* scratch);
+};
+
+// The widest instruction set that was built and that this processor has, or the one that the
+// environment variable DELTAWORKS_ISA names ("SSE4", "AVX2", "AVX512", "NEON"). Chosen once.
+const Kernels& kernels();
+
+}  // namespace deltaworks::cpu

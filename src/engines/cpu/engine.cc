@@ -1,0 +1,196 @@
+// The CPU engine: what it takes, how it divides a call into work items, and its workspace:
+//
+//   order   [N]           sequences, longest first
+//   sums    [N, HO, 2]    what each sequence adds to the gradients of a_log and dt_bias (backward)
+//   scratch [threads]     one kernel's scratch a worker
+//
+// Forward items are (sequence, head, span of values), backward items (sequence, group of heads).
+// Which worker takes an item changes nothing that is computed.
+#include "registry/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+
+#include "core/strings.h"
+#include "core/threads.h"
+#include "engines/cpu/dispatch.h"
+#include "problem/ports.h"
+
+namespace deltaworks {
+namespace {
+
+using cpu::Args;
+using cpu::Kernels;
+
+constexpr std::size_t kAlign = 64;
+// With at least this many (sequence, head) pairs an item takes all values: rows are converted once.
+constexpr std::int64_t kManyPairs = 32;
+
+std::size_t align(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+class CpuExecutable final : public Executable {
+ public:
+  CpuExecutable(const Problem& problem, const Dims& dims)
+      : problem_(problem), kernels_(cpu::kernels()) {
+    const Options& options = problem.options;
+    args_.op = problem.op;
+    args_.dims = dims;
+    args_.scale =
+        static_cast<float>(options.scale.value_or(1.0 / std::sqrt(static_cast<double>(dims.K))));
+    args_.l2norm = options.use_qk_l2norm;
+    args_.gate = gate_form(options);
+    args_.beta = beta_form(problem);
+    if (forward()) {
+      spans_ = dims.N * dims.HO >= kManyPairs
+                   ? 1
+                   : (dims.V + kernels_.value_block - 1) / kernels_.value_block;
+      items_ = dims.N * dims.HO * spans_;
+      scratch_ = kernels_.forward_scratch(args_);
+    } else {
+      items_ = dims.N * args_.groups();
+      scratch_ = kernels_.backward_scratch(args_);
+    }
+    workers_ = static_cast<int>(std::min<std::int64_t>(problem.threads, items_));
+  }
+
+  std::size_t workspace_bytes() const override {
+    if (items_ == 0) return 0;
+    return kAlign + order_bytes() + sums_bytes() +
+           static_cast<std::size_t>(workers_) * align(scratch_ * sizeof(float));
+  }
+
+  void execute(const Pack& pack, void* workspace, void*) const override {
+    Args args = args_;
+    for (int port = 0; port < kPortCount; ++port) {
+      args.tensors[port] = {pack.pointers[port], problem_.tensors[port]};
+    }
+    zero_past_the_end(args);
+    if (items_ == 0) return clear_parameters(args);
+
+    auto base = reinterpret_cast<std::uintptr_t>(workspace);
+    std::byte* memory = static_cast<std::byte*>(workspace) + (align(base) - base);
+    auto* order = reinterpret_cast<std::int64_t*>(memory);
+    auto* sums = reinterpret_cast<double*>(memory + order_bytes());
+    std::byte* scratch = memory + order_bytes() + sums_bytes();
+    const auto scratch_of = [&](int worker) {
+      return reinterpret_cast<float*>(scratch + worker * align(scratch_ * sizeof(float)));
+    };
+
+    const Dims& dims = args.dims;
+    std::iota(order, order + dims.N, 0);
+    std::sort(order, order + dims.N, [&](std::int64_t a, std::int64_t b) {
+      const std::int64_t length_a = args.length(a), length_b = args.length(b);
+      return length_a != length_b ? length_a > length_b : a < b;
+    });
+    if (forward()) {
+      parallel_for(workers_, items_, [&](std::int64_t item, int worker) {
+        const std::int64_t span = item % spans_, pair = item / spans_;
+        const std::int64_t width = spans_ == 1 ? dims.V : kernels_.value_block;
+        kernels_.forward(args, order[pair / dims.HO], pair % dims.HO, span * width,
+                         std::min(dims.V, (span + 1) * width), scratch_of(worker));
+      });
+      return;
+    }
+    std::fill_n(sums, 2 * dims.N * dims.HO, 0.0);
+    parallel_for(workers_, items_, [&](std::int64_t item, int worker) {
+      const std::int64_t n = order[item / args.groups()], group = item % args.groups();
+      kernels_.backward(args, n, group, sums + 2 * (n * dims.HO + group * args.group_size()),
+                        scratch_of(worker));
+    });
+    store_parameters(args, Port::kDALog, sums);
+    store_parameters(args, Port::kDDtBias, sums + 1);
+  }
+
+ private:
+  bool forward() const { return problem_.pass == Pass::kForward; }
+  std::size_t order_bytes() const {
+    return align(static_cast<std::size_t>(args_.dims.N) * sizeof(std::int64_t));
+  }
+  std::size_t sums_bytes() const {
+    if (forward()) return 0;
+    return align(static_cast<std::size_t>(2 * args_.dims.N * args_.dims.HO) * sizeof(double));
+  }
+
+  // Rows that belong to no sequence.
+  void zero_past_the_end(const Args& args) const {
+    const std::int64_t end = args.offset(args.dims.N);
+    for (const PortSpec& spec : ports(problem_.op)) {
+      const cpu::Tensor& x = args[spec.port];
+      const bool written = spec.role == Role::kOutput || spec.role == Role::kGradient;
+      if (!x.present() || !written || spec.axes[0] != Axis::kT) continue;
+      const std::int64_t width = spec.rank == 3 ? x.desc.shape[2] : 1;
+      for (std::int64_t t = end; t < args.dims.T; ++t) {
+        for (std::int64_t h = 0; h < x.desc.shape[1]; ++h) {
+          for (std::int64_t i = 0; i < width; ++i) {
+            store(x.dtype(), x.data,
+                  t * x.desc.stride[0] + h * x.desc.stride[1] + i * x.desc.stride[2], 0.0);
+          }
+        }
+      }
+    }
+  }
+
+  // The gradient of a parameter: its sequences' shares, summed in order.
+  void store_parameters(const Args& args, Port port, const double* sums) const {
+    const cpu::Tensor& x = args[port];
+    if (!x.present()) return;
+    for (std::int64_t head = 0; head < args.dims.HO; ++head) {
+      double sum = 0;
+      for (std::int64_t n = 0; n < args.dims.N; ++n) sum += sums[2 * (n * args.dims.HO + head)];
+      store(x.dtype(), x.data, head * x.desc.stride[0], sum);
+    }
+  }
+
+  void clear_parameters(const Args& args) const {
+    for (Port port : {Port::kDALog, Port::kDDtBias}) {
+      const cpu::Tensor& x = args[port];
+      if (!x.present()) continue;
+      for (std::int64_t head = 0; head < args.dims.HO; ++head) {
+        store(x.dtype(), x.data, head * x.desc.stride[0], 0.0);
+      }
+    }
+  }
+
+  Problem problem_;
+  const Kernels& kernels_;
+  Args args_;
+  std::int64_t spans_ = 1;  // of values, a (sequence, head)
+  std::int64_t items_ = 0;
+  std::size_t scratch_ = 0;  // floats
+  int workers_ = 0;
+};
+
+class CpuEngine final : public Engine {
+ public:
+  const char* name() const override { return "cpu"; }
+
+  std::vector<std::string> check(const Problem& problem, const Dims&) const override {
+    const Options& o = problem.options;
+    const TensorDesc& q = problem[Port::kQ];
+    return Check{}
+        .need(q.device.type == DeviceType::kCpu, "tensors must be in CPU memory")
+        .need(q.dtype != DType::kFloat64, "computes in float32; float64 tensors need the reference")
+        .need(!o.has_state_indices, "state_indices (state pools) is not supported yet")
+        .need(!o.overwrite_initial_state, "overwrite_initial_state is not supported yet")
+        .need(o.checkpoint_every_n_tokens == 0,
+              cat("checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet), "
+                  "got ",
+                  o.checkpoint_every_n_tokens));
+  }
+
+  std::unique_ptr<const Executable> build(const Problem& problem, const Dims& dims) const override {
+    return std::make_unique<CpuExecutable>(problem, dims);
+  }
+};
+
+}  // namespace
+
+const Engine& cpu_engine() {
+  static const CpuEngine engine;
+  return engine;
+}
+
+}  // namespace deltaworks

@@ -1,0 +1,158 @@
+// One chunk of one head: its rows, its gates and the two triangular solves (docs/design/cpu.md).
+// With G the cumulative gate inside the chunk, and for row i
+//
+//   enter_i = exp(G_i)         what is left of the entering state S0 when row i reads it
+//   leave_i = exp(G_C - G_i)   what is left of row i's write in the leaving state
+//   D_ij = exp(G_i - G_j)      what is left of row j's write when row i reads it, i >= j
+//
+// No exponent is ever positive for gates <= 0.
+#pragma once
+
+#include "engines/cpu/kernels/panels-inl.h"
+#include "engines/cpu/kernels/rows-inl.h"
+
+namespace deltaworks::cpu::HWY_NAMESPACE {
+
+inline constexpr std::int64_t kChunk = 32;
+static_assert(kChunk % kPanel == 0);
+
+// Element (i, j) of a [kChunk, kChunk] matrix in panels.
+static inline std::int64_t at(std::int64_t i, std::int64_t j) {
+  return (j / kPanel * kChunk + i) * kPanel + j % kPanel;
+}
+
+// out_ij = f(index) below the diagonal, and on it if kDiagonal; 0 elsewhere, whatever f would give
+// there: rows may not see later ones, not even as 0 times infinity.
+template <bool kDiagonal, class F>
+static inline void lower(F f, float* out) {
+  for (std::int64_t j0 = 0; j0 < kChunk; j0 += kPanel) {
+    for (std::int64_t i = 0; i < kChunk; ++i) {
+      for (std::int64_t j = j0; j < j0 + kPanel; ++j) {
+        const std::int64_t ij = at(i, j);
+        const float value = f(ij, i);
+        out[ij] = j < i || (kDiagonal && j == i) ? value : 0.0f;
+      }
+    }
+  }
+}
+
+// A chunk's place: tokens [t, t + count) of a sequence, count <= kChunk. Rows past count are zero.
+struct Place {
+  std::int64_t t, count;
+};
+
+// Loads rows of a port into panels [kChunk, padded]; multiplied by `scale`. Where `inverse_norms`
+// is given, each row is normalised and its factor kept there.
+static inline void load_rows(const Args& args, Port port, Place place, std::int64_t head,
+                             std::int64_t width, std::int64_t padded, float scale, float* flat,
+                             float* inverse_norms, float* to) {
+  for (std::int64_t i = 0; i < kChunk; ++i) {
+    if (i < place.count) {
+      load_row(row(args, port, place.t + i, head), width, padded, flat);
+      if (inverse_norms != nullptr) {
+        inverse_norms[i] = inverse_norm(flat, padded);
+        scale_row(inverse_norms[i], flat, padded, flat);
+      }
+      if (scale != 1.0f) scale_row(scale, flat, padded, flat);
+    } else {
+      clear(flat, padded);
+    }
+    put_row(flat, kChunk, i, padded, to);
+  }
+}
+
+struct Gates {
+  float beta[kChunk];
+  float enter[kChunk], leave[kChunk];
+  float through;                             // exp(G_C): what is left of S0 in the leaving state
+  alignas(64) float decay[kChunk * kChunk];  // D, lower with the diagonal
+};
+
+static inline void load_gates(const Args& args, Place place, std::int64_t head, Gates& x) {
+  double sum[kChunk];  // in double: a prefix past a few resets has lost its small digits in fp32
+  double running = 0;
+  for (std::int64_t i = 0; i < kChunk; ++i) {
+    const bool inside = i < place.count;
+    if (inside) running += static_cast<double>(gate(args, place.t + i, head));
+    x.beta[i] = inside ? beta(args, place.t + i, head) : 0.0f;
+    sum[i] = running;
+  }
+  x.through = exp_of(static_cast<float>(running));
+  for (std::int64_t i = 0; i < kChunk; ++i) {
+    x.enter[i] = exp_of(static_cast<float>(sum[i]));
+    x.leave[i] = exp_of(static_cast<float>(running - sum[i]));
+    for (std::int64_t j = 0; j < kChunk; ++j) {
+      x.decay[at(i, j)] = j <= i ? exp_of(static_cast<float>(sum[i] - sum[j])) : 0.0f;
+    }
+  }
+}
+
+// Forward substitution for the residuals R = v - (what the state holds for k), before beta:
+//
+//   R_i = v_i - enter_i S0^T k_i - sum over j < i of L_ij U_j,   U_i = beta_i R_i,
+//
+// with L_ij = D_ij k_i.k_j. `held` is K S0. R may be v itself.
+static inline void solve_residuals(const Gates& gates, const float* L, const float* held,
+                                   const float* v, std::int64_t V, float* R, float* U) {
+  for (std::int64_t panel = 0; panel < V / kPanel; ++panel) {
+    for (std::int64_t i = 0; i < kChunk; ++i) {
+      const std::int64_t out = (panel * kChunk + i) * kPanel;
+      const Vec enter = hn::Set(f32, gates.enter[i]);
+      Vec r0 = hn::NegMulAdd(enter, hn::LoadU(f32, held + out), hn::LoadU(f32, v + out));
+      Vec r1 = hn::NegMulAdd(enter, hn::LoadU(f32, held + out + kLanes),
+                             hn::LoadU(f32, v + out + kLanes));
+      for (std::int64_t j = 0; j < i; ++j) {
+        const Vec l = hn::Set(f32, L[at(i, j)]);
+        const float* u = panel_row(U, kChunk, j, panel);
+        r0 = hn::NegMulAdd(l, hn::LoadU(f32, u), r0);
+        r1 = hn::NegMulAdd(l, hn::LoadU(f32, u + kLanes), r1);
+      }
+      const Vec beta = hn::Set(f32, gates.beta[i]);
+      hn::StoreU(r0, f32, R + out);
+      hn::StoreU(r1, f32, R + out + kLanes);
+      hn::StoreU(hn::Mul(beta, r0), f32, U + out);
+      hn::StoreU(hn::Mul(beta, r1), f32, U + out + kLanes);
+    }
+  }
+}
+
+// Back substitution with the transposed matrix, in place: on entry X holds dU, on return
+//
+//   X_i = dU_i - sum over j > i of beta_j L_ji X_j.
+static inline void solve_transposed(const Gates& gates, const float* L, std::int64_t V, float* X) {
+  for (std::int64_t panel = 0; panel < V / kPanel; ++panel) {
+    for (std::int64_t i = kChunk - 1; i >= 0; --i) {
+      float* out = panel_row(X, kChunk, i, panel);
+      Vec x0 = hn::LoadU(f32, out), x1 = hn::LoadU(f32, out + kLanes);
+      for (std::int64_t j = kChunk - 1; j > i; --j) {
+        const Vec a = hn::Set(f32, gates.beta[j] * L[at(j, i)]);
+        const float* x = panel_row(X, kChunk, j, panel);
+        x0 = hn::NegMulAdd(a, hn::LoadU(f32, x), x0);
+        x1 = hn::NegMulAdd(a, hn::LoadU(f32, x + kLanes), x1);
+      }
+      hn::StoreU(x0, f32, out);
+      hn::StoreU(x1, f32, out + kLanes);
+    }
+  }
+}
+
+// The gradient of each token's gate. Gate t lies in the decay of every pair i >= t > j, in what
+// row i >= t takes from the entering state, in what row j < t leaves, and in what passes through.
+// Those terms are summed as they are: a difference of row sums and column sums would cancel where
+// decay is strong. `pairs`: dD_ij D_ij, `entering` and `leaving`: the same for enter and leave.
+static inline void gate_gradient(const float* pairs, const float* entering, const float* leaving,
+                                 double through, double* dg) {
+  double row[kChunk], left = 0;
+  for (std::int64_t i = 0; i < kChunk; ++i) row[i] = static_cast<double>(entering[i]);
+  for (std::int64_t t = 0; t < kChunk; ++t) {
+    double sum = through + left;
+    for (std::int64_t i = t; i < kChunk; ++i) {
+      if (t > 0) row[i] += static_cast<double>(pairs[at(i, t - 1)]);
+      sum += row[i];
+    }
+    dg[t] = sum;
+    left += static_cast<double>(leaving[t]);
+  }
+}
+
+}  // namespace deltaworks::cpu::HWY_NAMESPACE

@@ -1,0 +1,183 @@
+// Matrices in panels and the products among them. A panel holds kPanel columns of all rows, one
+// row after the other: element (r, c) of a matrix with R rows lies at
+//
+//   (c / kPanel) R kPanel + r kPanel + c % kPanel.
+//
+// So the right operand and the result of a product are read and written in order, and the left one
+// is broadcast from a cache line or two whether it is transposed or not. Columns are padded to a
+// multiple of kPanel, rows to a multiple of kRows; what is padded holds zeros.
+#pragma once
+
+#include "engines/cpu/simd.h"
+
+namespace deltaworks::cpu::HWY_NAMESPACE {
+
+// Rows of a product that are kept in registers, times two vectors each: 8 accumulators hide the
+// latency of the multiply-add, 16 fit where there are 32 registers.
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2
+inline constexpr std::int64_t kRows = 4;
+#else
+inline constexpr std::int64_t kRows = 8;
+#endif
+static_assert(kPanel % kRows == 0, "a transposed left operand reads kRows columns of one panel");
+
+static inline float* panel_row(float* x, std::int64_t rows, std::int64_t row, std::int64_t panel) {
+  return x + (panel * rows + row) * kPanel;
+}
+static inline const float* panel_row(const float* x, std::int64_t rows, std::int64_t row,
+                                     std::int64_t panel) {
+  return x + (panel * rows + row) * kPanel;
+}
+
+// Where a left operand's elements lie: row i, depth p.
+struct Plain {
+  const float* a;
+  std::int64_t rows;  // of the matrix
+  const float* at(std::int64_t i, std::int64_t p) const {
+    return a + (p / kPanel * rows + i) * kPanel + p % kPanel;
+  }
+  static constexpr std::int64_t kRowStep = kPanel;
+  static constexpr std::int64_t kDepthStep = 1;  // inside a panel
+};
+struct Transposed {
+  const float* a;
+  std::int64_t rows;  // of the matrix as it is stored: the depth
+  const float* at(std::int64_t i, std::int64_t p) const {
+    return a + (i / kPanel * rows + p) * kPanel + i % kPanel;
+  }
+  static constexpr std::int64_t kRowStep = 1;
+  static constexpr std::int64_t kDepthStep = kPanel;
+};
+
+// C (+)= A B with A [rows, depth], B [depth, cols], C [rows, cols]; C must not overlap A or B.
+template <bool kAccumulate, class Left>
+static inline void product(std::int64_t rows, std::int64_t cols, std::int64_t depth, Left a,
+                           const float* b, float* c) {
+  for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
+    for (std::int64_t i = 0; i < rows; i += kRows) {
+      float* out = panel_row(c, rows, i, panel);
+      Vec acc[kRows][2];
+      for (int m = 0; m < kRows; ++m) {
+        for (int half = 0; half < 2; ++half) {
+          acc[m][half] =
+              kAccumulate ? hn::LoadU(f32, out + m * kPanel + half * kLanes) : hn::Zero(f32);
+        }
+      }
+      const float* right = panel_row(b, depth, 0, panel);
+      for (std::int64_t p = 0; p < depth; p += kPanel) {
+        const float* left = a.at(i, p);
+        const std::int64_t steps = depth - p < kPanel ? depth - p : kPanel;
+        for (std::int64_t s = 0; s < steps; ++s) {
+          const Vec b0 = hn::LoadU(f32, right);
+          const Vec b1 = hn::LoadU(f32, right + kLanes);
+          for (int m = 0; m < kRows; ++m) {
+            const Vec x = hn::Set(f32, left[m * Left::kRowStep]);
+            acc[m][0] = hn::MulAdd(x, b0, acc[m][0]);
+            acc[m][1] = hn::MulAdd(x, b1, acc[m][1]);
+          }
+          left += Left::kDepthStep;
+          right += kPanel;
+        }
+      }
+      for (int m = 0; m < kRows; ++m) {
+        for (int half = 0; half < 2; ++half) {
+          hn::StoreU(acc[m][half], f32, out + m * kPanel + half * kLanes);
+        }
+      }
+    }
+  }
+}
+
+// Row `row` of a panel matrix from a padded flat row, and back.
+static inline void put_row(const float* flat, std::int64_t rows, std::int64_t row,
+                           std::int64_t cols, float* x) {
+  for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
+    float* to = panel_row(x, rows, row, panel);
+    for (int half = 0; half < 2; ++half) {
+      hn::StoreU(hn::LoadU(f32, flat + panel * kPanel + half * kLanes), f32, to + half * kLanes);
+    }
+  }
+}
+static inline void get_row(const float* x, std::int64_t rows, std::int64_t row, std::int64_t cols,
+                           float* flat) {
+  for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
+    const float* from = panel_row(x, rows, row, panel);
+    for (int half = 0; half < 2; ++half) {
+      hn::StoreU(hn::LoadU(f32, from + half * kLanes), f32, flat + panel * kPanel + half * kLanes);
+    }
+  }
+}
+
+// y = x^T: x [rows, cols], y [cols, rows], both multiples of kPanel. Blocks of 4 x 4 in registers.
+static inline void transpose(const float* x, std::int64_t rows, std::int64_t cols, float* y) {
+  const hn::FixedTag<float, 4> f32x4;
+  const hn::FixedTag<std::uint64_t, 2> u64x2;
+  for (std::int64_t r = 0; r < rows; r += 4) {
+    for (std::int64_t c = 0; c < cols; c += 4) {
+      const float* from = panel_row(x, rows, r, c / kPanel) + c % kPanel;
+      const auto a0 = hn::LoadU(f32x4, from), a1 = hn::LoadU(f32x4, from + kPanel);
+      const auto a2 = hn::LoadU(f32x4, from + 2 * kPanel), a3 = hn::LoadU(f32x4, from + 3 * kPanel);
+      const auto lo01 = hn::BitCast(u64x2, hn::InterleaveLower(f32x4, a0, a1));
+      const auto hi01 = hn::BitCast(u64x2, hn::InterleaveUpper(f32x4, a0, a1));
+      const auto lo23 = hn::BitCast(u64x2, hn::InterleaveLower(f32x4, a2, a3));
+      const auto hi23 = hn::BitCast(u64x2, hn::InterleaveUpper(f32x4, a2, a3));
+      float* to = panel_row(y, cols, c, r / kPanel) + r % kPanel;
+      hn::StoreU(hn::BitCast(f32x4, hn::InterleaveLower(u64x2, lo01, lo23)), f32x4, to);
+      hn::StoreU(hn::BitCast(f32x4, hn::InterleaveUpper(u64x2, lo01, lo23)), f32x4, to + kPanel);
+      hn::StoreU(hn::BitCast(f32x4, hn::InterleaveLower(u64x2, hi01, hi23)), f32x4,
+                 to + 2 * kPanel);
+      hn::StoreU(hn::BitCast(f32x4, hn::InterleaveUpper(u64x2, hi01, hi23)), f32x4,
+                 to + 3 * kPanel);
+    }
+  }
+}
+
+// y = diag(factors) x; y may be x.
+static inline void scale_rows(const float* factors, const float* x, std::int64_t rows,
+                              std::int64_t cols, float* y) {
+  for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const Vec factor = hn::Set(f32, factors[r]);
+      const std::int64_t at = (panel * rows + r) * kPanel;
+      for (int half = 0; half < 2; ++half) {
+        const std::int64_t i = at + half * kLanes;
+        hn::StoreU(hn::Mul(factor, hn::LoadU(f32, x + i)), f32, y + i);
+      }
+    }
+  }
+}
+
+// y = x diag(factors); y may be x.
+static inline void scale_columns(const float* factors, const float* x, std::int64_t rows,
+                                 std::int64_t cols, float* y) {
+  for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
+    for (int half = 0; half < 2; ++half) {
+      const Vec factor = hn::LoadU(f32, factors + panel * kPanel + half * kLanes);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const std::int64_t i = (panel * rows + r) * kPanel + half * kLanes;
+        hn::StoreU(hn::Mul(factor, hn::LoadU(f32, x + i)), f32, y + i);
+      }
+    }
+  }
+}
+
+// sums[c] (+)= sum over r of x[r, c] y[r, c].
+template <bool kAccumulate>
+static inline void column_dots(const float* x, const float* y, std::int64_t rows, std::int64_t cols,
+                               float* sums) {
+  for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
+    for (int half = 0; half < 2; ++half) {
+      float* out = sums + panel * kPanel + half * kLanes;
+      Vec even = hn::Zero(f32), odd = hn::Zero(f32);
+      for (std::int64_t r = 0; r < rows; r += 2) {  // rows are even: padded to kRows
+        const std::int64_t i = (panel * rows + r) * kPanel + half * kLanes;
+        even = hn::MulAdd(hn::LoadU(f32, x + i), hn::LoadU(f32, y + i), even);
+        odd = hn::MulAdd(hn::LoadU(f32, x + i + kPanel), hn::LoadU(f32, y + i + kPanel), odd);
+      }
+      const Vec sum = hn::Add(even, odd);
+      hn::StoreU(kAccumulate ? hn::Add(hn::LoadU(f32, out), sum) : sum, f32, out);
+    }
+  }
+}
+
+}  // namespace deltaworks::cpu::HWY_NAMESPACE

@@ -1,0 +1,36 @@
+// Gathers the kernels of one instruction set; each file of isa/ includes it once.
+#pragma once
+
+#include "engines/cpu/dispatch.h"
+#include "engines/cpu/kernels/backward-inl.h"
+#include "engines/cpu/kernels/forward-inl.h"
+#include "variants/list.h"
+
+namespace deltaworks::cpu::HWY_NAMESPACE {
+
+static std::size_t forward_scratch(const Args& args) { return ForwardScratch(args, nullptr).size; }
+static std::size_t backward_scratch(const Args& args) {
+  return BackwardScratch(args, nullptr).size;
+}
+
+static void forward_item(const Args& args, std::int64_t n, std::int64_t head, std::int64_t v_begin,
+                         std::int64_t v_end, float* scratch) {
+  with_variant(args.op,
+               [&]<class Variant>() { forward<Variant>(args, n, head, v_begin, v_end, scratch); });
+}
+static void backward_item(const Args& args, std::int64_t n, std::int64_t group, double* sums,
+                          float* scratch) {
+  with_variant(args.op, [&]<class Variant>() { backward<Variant>(args, n, group, sums, scratch); });
+}
+
+static constexpr Kernels table(const char* isa) {
+  return {isa,
+          static_cast<std::int32_t>(kLanes),
+          static_cast<std::int32_t>(kValueBlock),
+          forward_scratch,
+          forward_item,
+          backward_scratch,
+          backward_item};
+}
+
+}  // namespace deltaworks::cpu::HWY_NAMESPACE

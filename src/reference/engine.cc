@@ -1,0 +1,160 @@
+// The reference engine: fp64 arithmetic whatever the dtypes, one token after another. Chosen by
+// itself for fp64 tensors, pinned by name to judge other engines.
+// A work item is (sequence, group of heads that share a head of q, k or v), so that no two items
+// write the same gradient row and no result depends on how items fall to threads.
+#include "registry/engine.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/strings.h"
+#include "core/threads.h"
+#include "reference/gradient.h"
+#include "reference/recurrent.h"
+#include "variants/list.h"
+
+namespace deltaworks {
+namespace {
+
+using reference::Arena;
+using reference::Backward;
+using reference::Forward;
+using reference::Sequence;
+
+constexpr std::size_t kAlignment = 64;
+
+std::int64_t offset_of(const Problem& problem, const Pack& pack, std::int64_t n) {
+  const TensorDesc& tensor = problem[Port::kCuSeqlens];
+  const void* base = pack[Port::kCuSeqlens];
+  const std::int64_t i = n * tensor.stride[0];
+  return tensor.dtype == DType::kInt32 ? static_cast<const std::int32_t*>(base)[i]
+                                       : static_cast<const std::int64_t*>(base)[i];
+}
+
+// What both passes share: the work items and their scratch, `Walk::Scratch` for each worker behind
+// `shared` doubles that belong to the whole execution.
+template <class Walk>
+class ReferenceExecutable : public Executable {
+ public:
+  ReferenceExecutable(const Problem& problem, const Dims& dims, std::int64_t shared)
+      : problem_(problem), dims_(dims), shared_(shared), groups_(std::min(dims.H, dims.HV)) {
+    const std::int64_t wanted = problem.threads > 0 ? problem.threads : default_threads();
+    workers_ = static_cast<int>(std::clamp<std::int64_t>(dims.N * groups_, 1, wanted));
+    Arena arena;
+    typename Walk::Scratch scratch(dims, arena);
+    scratch_ = arena.used();
+  }
+
+  std::size_t workspace_bytes() const override {
+    return (shared_ + workers_ * scratch_) * sizeof(double) + kAlignment;
+  }
+
+ protected:
+  static double* aligned(void* workspace) {
+    const auto address = reinterpret_cast<std::uintptr_t>(workspace);
+    return reinterpret_cast<double*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  }
+
+  void run(const Walk& walk, const Pack& pack, double* workspace) const {
+    const std::int64_t heads = dims_.HO / groups_;
+    parallel_for(workers_, dims_.N * groups_, [&](std::int64_t item, int worker) {
+      const std::int64_t n = item / groups_, group = item % groups_;
+      const Sequence sequence{n, offset_of(problem_, pack, n), offset_of(problem_, pack, n + 1)};
+      Arena arena(workspace + shared_ + worker * scratch_);
+      const typename Walk::Scratch scratch(dims_, arena);
+      for (std::int64_t i = 0; i < heads; ++i) walk.head(sequence, group * heads + i, scratch);
+    });
+    for (std::int64_t t = offset_of(problem_, pack, dims_.N); t < dims_.T; ++t) walk.clear_row(t);
+  }
+
+  Problem problem_;
+  Dims dims_;
+
+ private:
+  std::int64_t shared_, groups_, scratch_ = 0;
+  int workers_ = 1;
+};
+
+template <class Variant>
+class ForwardExecutable final : public ReferenceExecutable<Forward<Variant>> {
+ public:
+  ForwardExecutable(const Problem& problem, const Dims& dims)
+      : ReferenceExecutable<Forward<Variant>>(problem, dims, 0) {}
+
+  void execute(const Pack& pack, void* workspace, void*) const override {
+    if (this->dims_.HO == 0) return;
+    const Forward<Variant> walk(this->problem_, this->dims_, pack);
+    this->run(walk, pack, this->aligned(workspace));
+  }
+};
+
+template <class Variant>
+class BackwardExecutable final : public ReferenceExecutable<Backward<Variant>> {
+  using Sums = typename Backward<Variant>::ParameterSums;
+
+ public:
+  BackwardExecutable(const Problem& problem, const Dims& dims)
+      : ReferenceExecutable<Backward<Variant>>(problem, dims, shared(dims)) {}
+
+  void execute(const Pack& pack, void* workspace, void*) const override {
+    if (this->dims_.HO == 0) return;
+    double* base = this->aligned(workspace);
+    Arena arena(base);
+    const Sums sums(this->dims_, arena);
+    const Backward<Variant> walk(this->problem_, this->dims_, pack, sums);
+    this->run(walk, pack, base);
+    walk.store_parameters();
+  }
+
+ private:
+  static std::int64_t shared(const Dims& dims) {
+    Arena arena;
+    Sums sums(dims, arena);
+    return arena.used();
+  }
+};
+
+class ReferenceEngine final : public Engine {
+ public:
+  const char* name() const override { return "reference"; }
+
+  std::vector<std::string> check(const Problem& problem, const Dims&) const override {
+    const Options& options = problem.options;
+    const TensorDesc& q = problem[Port::kQ];
+    return std::move(
+        Check{}
+            .need(q.device.type == DeviceType::kCpu,
+                  cat("needs tensors on the cpu, got ",
+                      q.device.type == DeviceType::kCuda ? "cuda" : "another device"))
+            .need(q.dtype == DType::kFloat64 || !problem.plan_name.empty(),
+                  "is chosen by itself only for float64 tensors; pin it by plan_name for others")
+            .need(
+                options.checkpoint_every_n_tokens == 0,
+                cat("checkpoint_every_n_tokens must be 0, got ", options.checkpoint_every_n_tokens))
+            .need(!options.has_state_indices, "state_indices must be absent, got a tensor")
+            .need(!options.overwrite_initial_state,
+                  "overwrite_initial_state must be false, got true"));
+  }
+
+  std::unique_ptr<const Executable> build(const Problem& problem, const Dims& dims) const override {
+    return with_variant(problem.op, [&]<class Variant>() -> std::unique_ptr<const Executable> {
+      if (problem.pass == Pass::kForward) {
+        return std::make_unique<ForwardExecutable<Variant>>(problem, dims);
+      }
+      return std::make_unique<BackwardExecutable<Variant>>(problem, dims);
+    });
+  }
+};
+
+}  // namespace
+
+const Engine& reference_engine() {
+  static const ReferenceEngine engine;
+  return engine;
+}
+
+}  // namespace deltaworks

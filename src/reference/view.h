@@ -1,0 +1,68 @@
+// Access to the elements of a strided tensor as doubles, whatever its dtype and strides, and the
+// arena from which an execution takes its scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "core/convert.h"
+#include "deltaworks/plan.h"
+
+namespace deltaworks::reference {
+
+// An absent tensor reads as zeros and drops what is written: SPEC gives every optional tensor that
+// meaning. Unused trailing indices are 0.
+class View {
+ public:
+  View(const Problem& problem, const Pack& pack, Port port)
+      : tensor_(&problem[port]), base_(problem.has(port) ? pack[port] : nullptr) {}
+
+  double at(std::int64_t a, std::int64_t b = 0, std::int64_t c = 0, std::int64_t d = 0) const {
+    return base_ ? load<double>(tensor_->dtype, base_, offset(a, b, c, d)) : 0.0;
+  }
+
+  void set(double x, std::int64_t a, std::int64_t b = 0, std::int64_t c = 0,
+           std::int64_t d = 0) const {
+    if (base_) store(tensor_->dtype, base_, offset(a, b, c, d), x);
+  }
+
+  // Takes an element of a tensor of the same dtype, bit for bit.
+  void copy(const View& from, std::int64_t a, std::int64_t b, std::int64_t c,
+            std::int64_t d) const {
+    if (!base_) return;
+    if (!from.base_) return set(0.0, a, b, c, d);
+    const std::size_t bytes = size_of(tensor_->dtype);
+    std::memcpy(static_cast<std::byte*>(base_) + offset(a, b, c, d) * bytes,
+                static_cast<const std::byte*>(from.base_) + from.offset(a, b, c, d) * bytes, bytes);
+  }
+
+ private:
+  std::int64_t offset(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) const {
+    const auto& stride = tensor_->stride;
+    return a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3];
+  }
+
+  const TensorDesc* tensor_;
+  void* base_;
+};
+
+// Hands out consecutive arrays of doubles. Without a base it only counts them, so that the same
+// code books a workspace and carves it up.
+class Arena {
+ public:
+  explicit Arena(double* base = nullptr) : base_(base) {}
+
+  double* take(std::int64_t count) {
+    double* array = base_ ? base_ + used_ : nullptr;
+    used_ += count;
+    return array;
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  double* base_;
+  std::int64_t used_ = 0;
+};
+
+}  // namespace deltaworks::reference
