@@ -51,7 +51,7 @@ enum class GateDomain : std::int32_t { kLog = 0, kLinear = 1 };
 
 // Options of SPEC section 4; the defaults are the operators' defaults.
 struct Options {
-  std::optional<double> scale;    // of the output; absent: K^-0.5
+  std::optional<double> scale = {};    // of the output; absent: K^-0.5
   bool use_qk_l2norm = false;     // q and k rows are divided by their 2-norm
   bool use_beta_sigmoid = false;  // beta holds logits
   bool allow_neg_eigval = false;  // beta is doubled, into (0, 2)

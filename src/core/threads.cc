@@ -17,10 +17,14 @@
 namespace deltaworks {
 namespace {
 
+// Set while this thread runs items: a nested call must not ask for its own pool's turn.
+thread_local bool inside = false;
+
 class Pool {
  public:
-  // False where another thread is using the pool.
+  // False where the pool is in use, by another thread or by a call that this one is nested in.
   bool run(int threads, std::int64_t items, ItemFunction f, void* context) {
+    if (inside) return false;
     std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
     if (!turn.owns_lock()) return false;
     {
@@ -68,11 +72,13 @@ class Pool {
   }
 
   void take_items(int worker) {
+    inside = true;
     for (;;) {
       const std::int64_t item = next_.fetch_add(1, std::memory_order_relaxed);
-      if (item >= items_) return;
+      if (item >= items_) break;
       f_(context_, item, worker);
     }
+    inside = false;
   }
 
   std::mutex turn_;   // held by the thread whose job runs

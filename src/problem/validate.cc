@@ -100,12 +100,13 @@ class Validator {
     for (const PortSpec& spec : specs_) {
       const TensorDesc& tensor = p_[spec.port];
       if (!tensor.present()) continue;
-      const bool gradient = spec.role == Role::kGradient || spec.role == Role::kOutput ||
-                            spec.role == Role::kFinalState;
+      const bool written = (spec.role == Role::kGradient || spec.role == Role::kOutput ||
+                            spec.role == Role::kFinalState) &&
+                           elements(tensor) > 0;
       for (int axis = 0; axis < spec.rank; ++axis) {
         require(tensor.shape[axis] == extent(dims_, spec.axes[axis]), name(spec.port),
                 " must have shape ", symbols(spec), " = ", expected(spec), ", got ", shape(tensor));
-        require(!gradient || tensor.shape[axis] <= 1 || tensor.stride[axis] != 0, name(spec.port),
+        require(!written || tensor.shape[axis] <= 1 || tensor.stride[axis] != 0, name(spec.port),
                 " is written and must not have a zero stride");
       }
     }
@@ -206,6 +207,12 @@ class Validator {
       list += name(*dtype);
     }
     fail(Status::kInvalidType, name(port), " must be ", list, ", got ", name(got));
+  }
+
+  static std::int64_t elements(const TensorDesc& tensor) {
+    std::int64_t count = 1;
+    for (int axis = 0; axis < tensor.rank; ++axis) count *= tensor.shape[axis];
+    return count;
   }
 
   static std::string device(Device device) {

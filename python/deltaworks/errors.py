@@ -1,0 +1,29 @@
+"""The library's failures as Python exceptions.
+
+Every failure has a status (c_api.h: dw_status) and a text; both are the same in every language.
+"""
+
+VALUE, TYPE, NOT_SUPPORTED, INTERNAL = 1, 2, 3, 4  # dw_status
+
+_PREFIX = "deltaworks["  # bindings/torch/ops.cc throws "deltaworks[<status>]: <text>"
+
+
+class NotSupportedError(NotImplementedError):
+    """A valid problem that no engine takes; the text holds every engine's reasons."""
+
+
+_TYPES = {VALUE: ValueError, TYPE: TypeError, NOT_SUPPORTED: NotSupportedError}
+
+
+def from_status(status: int, text: str) -> Exception:
+    """The exception of a status: ValueError, TypeError, NotSupportedError, else RuntimeError."""
+    return _TYPES.get(status, RuntimeError)(text)
+
+
+def translated(error: RuntimeError) -> Exception:
+    """The exception that the PyTorch binding meant; `error` itself if it is not the binding's."""
+    text = str(error)
+    if not text.startswith(_PREFIX):
+        return error
+    status, _, rest = text[len(_PREFIX) :].partition("]: ")
+    return from_status(int(status), rest)

@@ -1,0 +1,86 @@
+"""The operators under autograd: first derivatives of every tensor input."""
+
+from __future__ import annotations
+
+import torch
+
+from deltaworks import _library as dw
+from deltaworks.errors import NotSupportedError, translated
+from deltaworks.ops import _graph
+from deltaworks.ops._operation import OPERATIONS
+
+
+def run_forward(options, tensors, ports):
+    """The forward without autograd: its outputs, in port order.
+
+    options: (op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens); tensors: those
+    whose bits are set in `ports`, in port order.
+    """
+    if torch.compiler.is_compiling():
+        return _graph.graph_forward(*options, tensors, ports)
+    try:
+        return _graph.forward(*options, tensors, ports)
+    except RuntimeError as error:
+        raise translated(error) from None
+
+
+def run_backward(options, tensors, ports, wanted):
+    """The gradients whose bits are set in `wanted`, in port order."""
+    if torch.compiler.is_compiling():
+        return _graph.graph_backward(*options, tensors, ports, wanted)
+    try:
+        return _graph.backward(*options, tensors, ports, wanted)
+    except RuntimeError as error:
+        raise translated(error) from None
+
+
+class LinearAttention(torch.autograd.Function):
+    """apply(options, ports, *tensors) -> outputs, as run_forward."""
+
+    @staticmethod
+    def forward(ctx, options, ports, *tensors):
+        if not torch.compiler.is_compiling():  # an output that is not used has no gradient at all
+            ctx.set_materialize_grads(False)
+        ctx.options = options
+        ctx.ports = ports
+        ctx.save_for_backward(*tensors)
+        return tuple(run_forward(options, list(tensors), ports))
+
+    @staticmethod
+    def backward(ctx, *flows):
+        options, ports = ctx.options, ctx.ports
+        operation = OPERATIONS[options[0]]
+        inputs = [
+            gradient
+            for (port, _), gradient in zip(operation.inputs, operation.gradients, strict=True)
+            if ports >> port & 1
+        ]
+        needed = ctx.needs_input_grad[2:]
+        wanted = sum(1 << gradient for gradient, need in zip(inputs, needed, strict=True) if need)
+        tensors = list(ctx.saved_tensors)
+        for (_, port), flow in zip(operation.outputs, flows, strict=False):
+            if flow is not None:
+                tensors.append(flow)
+                ports |= 1 << port
+        if all(flow is None for flow in flows):  # zero, which autograd writes None
+            return (None,) * (2 + len(inputs))
+        options = (options[0], options[1] & ~dw.REQUIRES_GRADIENT, *options[2:])
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            gradients = FirstDerivative.apply(options, ports, wanted, *tensors)
+        else:
+            gradients = run_backward(options, tensors, ports, wanted)
+        found = iter(gradients)
+        return (None, None, *[next(found) if need else None for need in needed])
+
+
+class FirstDerivative(torch.autograd.Function):
+    """The backward with create_graph=True: its result can be used, but not differentiated."""
+
+    @staticmethod
+    def forward(ctx, options, ports, wanted, *tensors):
+        ctx.name = OPERATIONS[options[0]].name
+        return tuple(run_backward(options, list(tensors), ports, wanted))
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotSupportedError(f"{ctx.name}: second derivatives are not supported")

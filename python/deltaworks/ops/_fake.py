@@ -1,0 +1,141 @@
+"""The operators on tensors without data: shapes, dtypes and strides of the outputs, and the C
+library's own verdict on the call.
+
+Sizes may be symbolic. The verdict is then asked for the sizes' example values, which installs no
+guard; where a size has none, the operator judges when it runs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from deltaworks import _library as dw
+from deltaworks.ops._operation import OPERATIONS
+
+_DTYPES = {
+    torch.float32: dw.FLOAT32,
+    torch.bfloat16: dw.BFLOAT16,
+    torch.float16: dw.FLOAT16,
+    torch.float64: dw.FLOAT64,
+    torch.int32: dw.INT32,
+    torch.int64: dw.INT64,
+}
+_DEVICES = {"cpu": dw.CPU, "cuda": dw.CUDA}
+
+
+class _NoExample(Exception):
+    """A symbolic size that has no example value."""
+
+
+def tracing() -> bool:
+    """Whether a graph is being compiled. An exception of a fake kernel would then reach the user as
+    the compiler's; so an invalid call is traced with plausible outputs and raises when it runs."""
+    return torch._guards.TracingContext.try_get() is not None
+
+
+def forward(op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, tensors, ports):
+    """Outputs of deltaworks::forward, without data."""
+    inputs = _by_port(tensors, ports)
+    outputs = _forward_outputs(flags, inputs)
+    options = (op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens)
+    _judge(dw.FORWARD, options, inputs, outputs)
+    like = inputs[dw.Q]
+    return [like.new_empty(shape, dtype=dtype) for shape, dtype in outputs.values()]
+
+
+def backward(
+    op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, tensors, ports, wanted
+):
+    """Outputs of deltaworks::backward, without data: each like its input, but contiguous."""
+    inputs = _by_port(tensors, ports)
+    operation = OPERATIONS[op]
+    primals = {
+        gradient: inputs[port]
+        for (port, _), gradient in zip(operation.inputs, operation.gradients, strict=True)
+        if gradient >= 0 and wanted >> gradient & 1
+    }
+    outputs = {port: (tuple(primal.shape), primal.dtype) for port, primal in primals.items()}
+    options = (op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens)
+    _judge(dw.BACKWARD, options, inputs, outputs)
+    return [primals[port].new_empty(shape) for port, (shape, _) in outputs.items()]
+
+
+def _by_port(tensors, ports):
+    numbers = [port for port in range(dw.PORT_COUNT) if ports >> port & 1]
+    return dict(zip(numbers, tensors, strict=True))
+
+
+def _forward_outputs(flags, inputs):
+    """Port -> (shape, dtype), as bindings/torch/call.cc describes them."""
+    q, v, cu_seqlens = inputs[dw.Q], inputs[dw.V], inputs[dw.CU_SEQLENS]
+    heads = torch.sym_max(_extent(q, 1), _extent(v, 1))
+    value_dim = _extent(v, 2)
+    outputs = {dw.OUT: ((_extent(q, 0), heads, value_dim), q.dtype)}
+    if flags & dw.OUTPUT_FINAL_STATE:
+        sequences = _extent(cu_seqlens, 0) - 1
+        if isinstance(sequences, int):
+            sequences = max(sequences, 0)
+        if dw.INITIAL_STATE in inputs:
+            dtype = inputs[dw.INITIAL_STATE].dtype
+        else:
+            dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        outputs[dw.FINAL_STATE] = ((sequences, heads, value_dim, _extent(q, 2)), dtype)
+    return outputs
+
+
+def _extent(tensor, axis):
+    return tensor.shape[axis] if axis < tensor.dim() else 0
+
+
+def _judge(pass_, options, inputs, outputs):
+    """Raises what the operator itself would raise, unless a graph is being compiled."""
+    if tracing():
+        return
+    op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens = options
+    call = dw.Call(
+        op=op,
+        pass_=pass_,
+        flags=flags,
+        scale=scale,
+        gate_domain=gate_domain.encode(),
+        plan_name=plan_name.encode(),
+        checkpoint_every_n_tokens=checkpoint_every_n_tokens,
+        threads=torch.get_num_threads(),
+    )
+    # Meta tensors alone stand for CPU tensors; among others they are on a wrong device.
+    meta = all(tensor.device.type == "meta" for tensor in inputs.values())
+    try:
+        for port, tensor in inputs.items():
+            shape = [_example(size) for size in tensor.shape]
+            stride = [_example(step) for step in tensor.stride()]
+            _describe(call.tensors[port], tensor.dtype, tensor.device, meta, shape, stride)
+        device = inputs[dw.Q].device
+        for port, (shape, dtype) in outputs.items():
+            shape = [_example(size) for size in shape]
+            _describe(call.tensors[port], dtype, device, meta, shape, _contiguous(shape))
+    except _NoExample:
+        return
+    dw.check(call)
+
+
+def _describe(target, dtype, device, meta, shape, stride):
+    device_type = dw.CPU if meta else _DEVICES.get(device.type, dw.OTHER_DEVICE)
+    device_index = 0 if device_type == dw.CPU else device.index or 0
+    target.describe(_DTYPES.get(dtype, dw.OTHER), device_type, device_index, shape, stride)
+
+
+def _example(size):
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    if not isinstance(hint, int):
+        raise _NoExample
+    return hint
+
+
+def _contiguous(shape):
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return stride[::-1]

@@ -1,0 +1,186 @@
+"""What must not change a single bit: layouts, thread counts, repeats, later tokens, neighbours."""
+
+import pytest
+import torch
+
+import layouts
+from cases import Case, build
+from run_op import CPU, assert_same_bits, run, same_bits
+
+CASES = [
+    Case(lengths=(17, 0, 70), tail=3, heads=(2, 2, 4), K=33, V=20),
+    Case(
+        lengths=(40, 5),
+        heads=(4, 4, 1),
+        K=64,
+        V=64,
+        io="bf16",
+        beta="io",
+        gate="bf16",
+        state="bf16",
+    ),
+    Case(
+        lengths=(33, 2),
+        heads=(6, 2, 2),
+        K=16,
+        V=8,
+        io="fp16",
+        regime="safe",
+        sigmoid="doubled",
+        a_log="fp32",
+        dt_bias="fp16",
+        scale=0.3,
+    ),
+    Case(lengths=(90,), heads=(1, 1, 1), K=128, V=96, regime="resets", l2norm=False, state=None),
+]
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+@every_case
+def test_int32_and_int64_offsets_agree(case):
+    problem = build(case)
+    got = run(problem, cu_seqlens=problem.inputs["cu_seqlens"].int())
+    assert_same_bits(got, run(problem))
+
+
+@pytest.mark.parametrize("layout", layouts.ALL, ids=lambda f: f.__name__)
+@every_case
+def test_strided_inputs_agree_with_contiguous_ones(case, layout):
+    problem = build(case)
+    expected = run(problem)
+    views = {name: layout(x) for name, x in problem.inputs.items()}
+    assert any(not x.is_contiguous() or x.storage_offset() for x in views.values())
+    problem.inputs = views
+    problem.d_o = layout(problem.d_o)
+    problem.d_final = layout(problem.d_final)
+    assert_same_bits(run(problem), expected)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "g", "beta", "initial_state", "d_o", "d_final"])
+@every_case
+def test_zero_strides_agree_with_copies(case, name):
+    """Each axis in turn, the innermost included, then all axes at once."""
+    problem = build(case)
+    flow = name.startswith("d_")
+    original = getattr(problem, name) if flow else problem.inputs.get(name)
+    if original is None:  # this case starts from zero
+        original = torch.ones(len(case.lengths), 1, case.V, case.K)
+    views = [layouts.expanded(original, axis) for axis in range(original.dim())]
+    views.append(original.flatten()[0].expand(original.shape))
+    for view in views:
+        if flow:
+            setattr(problem, name, view)
+            got = run(problem)
+            setattr(problem, name, view.contiguous())
+            expected = run(problem)
+        else:
+            got = run(problem, **{name: view})
+            expected = run(problem, **{name: view.contiguous()})
+        assert_same_bits(got, expected)
+
+
+@pytest.mark.parametrize("gate", ["bf16", "fp16"])
+@pytest.mark.parametrize("io", ["fp32", "bf16"])
+@pytest.mark.parametrize("regime", ["strong", "safe", "linear"])
+def test_a_16_bit_gate_agrees_with_its_widening(gate, io, regime):
+    problem = build(Case(gate=gate, io=io, regime=regime))
+    narrow = problem.inputs["g"]
+    got, expected = run(problem), run(problem, g=narrow.float())
+    expected["g"] = expected["g"].to(narrow.dtype)
+    assert_same_bits(got, expected)
+
+
+@pytest.mark.parametrize("name", ["a_log", "dt_bias"])
+@pytest.mark.parametrize("io", ["fp32", "bf16"])
+@pytest.mark.parametrize("regime", ["safe", "safe_bound"])
+def test_an_absent_gate_parameter_acts_as_zeros(name, io, regime):
+    problem = build(Case(io=io, regime=regime, heads=(2, 2, 4)))
+    with_zeros = run(problem, **{name: torch.zeros(4)})
+    assert_same_bits(with_zeros, run(problem))
+
+
+@every_case
+def test_thread_count_changes_nothing(case):
+    problem = build(case)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(run(problem))
+    finally:
+        torch.set_num_threads(before)
+    assert_same_bits(results[1], results[0])
+    assert_same_bits(results[2], results[0])
+
+
+@pytest.mark.parametrize("lengths", [(2500,), (1500, 3, 700)])
+def test_thread_count_changes_nothing_in_long_sequences(lengths):
+    test_thread_count_changes_nothing(Case(lengths=lengths, heads=(1, 1, 2), K=32, V=64))
+
+
+@every_case
+def test_repeats_give_the_same_bits(case):
+    problem = build(case)
+    first = run(problem)
+    for _ in range(7):
+        assert_same_bits(run(problem), first)
+
+
+@pytest.mark.parametrize("change", ["moderate", "resets", "weak"])
+@every_case
+def test_outputs_do_not_depend_on_later_tokens(case, change):
+    """Every cut of the longest sequence: all five inputs are replaced after it."""
+    problem = build(case)
+    regime = "safe" if case.regime == "safe" else change
+    other = build(Case(**{**vars(case), "seed": 99, "regime": regime}))
+    start, end = max(spans(case), key=lambda span: span[1] - span[0])
+    expected = run(problem, backward=False)["o"]
+    for token in range(start, end - 1):
+        later = {}
+        for name in ("q", "k", "v", "g", "beta"):
+            later[name] = problem.inputs[name].clone()
+            later[name][token + 1 : end] = other.inputs[name][token + 1 : end]
+        got = run(problem, backward=False, **later)["o"]
+        assert same_bits(got[: token + 1], expected[: token + 1]), f"cut after token {token}"
+        assert not same_bits(got, expected)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, Case(lengths=(700, 3, 129, 0, 64, 64), heads=(1, 1, 2), K=32, V=40)],
+    ids=str,
+)
+def test_a_sequence_alone_agrees_with_itself_in_the_batch(case):
+    problem = build(case)
+    problem.options["batch_invariant"] = True
+    batch = run(problem)
+    for n, (start, end) in enumerate(spans(case)):
+        alone = build(case)
+        alone.options["batch_invariant"] = True
+        for name in ("q", "k", "v", "g", "beta"):
+            alone.inputs[name] = problem.inputs[name][start:end]
+        if "initial_state" in problem.inputs:
+            alone.inputs["initial_state"] = problem.inputs["initial_state"][n : n + 1]
+        alone.inputs["cu_seqlens"] = torch.tensor([0, end - start])
+        alone.d_o = problem.d_o[start:end]
+        alone.d_final = problem.d_final[n : n + 1]
+        got = run(alone)
+        for name, value in got.items():
+            if name in ("a_log", "dt_bias"):
+                continue  # sums over the whole batch
+            state = name in ("final_state", "initial_state")
+            part = batch[name][n : n + 1] if state else batch[name][start:end]
+            assert same_bits(value, part), f"{name} of sequence {n}"
+
+
+def spans(case):
+    ends = torch.tensor(case.lengths).cumsum(0).tolist()
+    return [(end - length, end) for end, length in zip(ends, case.lengths, strict=True)]
+
+
+def test_the_pinned_engine_is_the_one_under_test():
+    """Guards the file: run() asserts the executed plan, so a wrong name cannot pass."""
+    with pytest.raises(AssertionError):
+        run(build(CASES[0]), plan_name=None, executed="gdn_reference")
+    assert run(build(CASES[0]), plan_name=None, executed=CPU)

@@ -1,0 +1,83 @@
+"""What a call allocates: its outputs and its plan's workspace, whatever the inputs' strides."""
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import layouts
+from cases import Case, build
+from deltaworks import ops
+from oracle import DIFFERENTIABLE
+from run_op import CPU
+
+CASE = Case(lengths=(100, 0, 157), tail=3, heads=(2, 2, 4), K=48, V=40)
+
+
+def zero_strides(x):
+    return layouts.expanded(x, 0)
+
+
+def contiguous(x):
+    return x
+
+
+def allocated_by(function):
+    """(result, bytes that torch's allocator handed out during the call)."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = function()
+    events = profiler.profiler.kineto_results.events()
+    total = sum(max(e.nbytes(), 0) for e in events if e.name() == "[memory]")
+    assert total > 0
+    return result, total
+
+
+def size(tensors):
+    return sum(x.numel() * x.element_size() for x in tensors)
+
+
+@pytest.mark.parametrize(
+    "layout", [contiguous, *layouts.ALL, zero_strides], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize("io", ["fp32", "bf16"])
+def test_a_call_allocates_its_outputs_and_its_workspace(io, layout):
+    problem = build(Case(**{**vars(CASE), "io": io}))
+    leaves = {
+        name: layout(problem.inputs[name]).detach().requires_grad_()
+        for name in DIFFERENTIABLE
+        if name in problem.inputs
+    }
+    flows = [layout(problem.d_o), layout(problem.d_final)]
+
+    def forward():
+        return ops.gated_delta_net(
+            **leaves,
+            cu_seqlens=problem.inputs["cu_seqlens"],
+            output_final_state=True,
+            plan_name=CPU,
+            **problem.options,
+        )
+
+    forward()  # plans and pools are made once
+    outputs, total = allocated_by(forward)
+    assert total == size(outputs) + ops.workspace_bytes()
+
+    def backward():
+        return torch.autograd.grad(outputs, list(leaves.values()), flows, retain_graph=True)
+
+    backward()
+    grads, total = allocated_by(backward)
+    assert total == size(grads) + ops.workspace_bytes()
+
+
+def test_the_measure_sees_a_copy():
+    x = torch.zeros(1000)
+    _, total = allocated_by(lambda: x.clone())
+    assert total == 4000
+
+
+def test_a_backward_allocates_the_wanted_gradients_only():
+    problem = build(CASE)
+    beta = problem.inputs["beta"].clone().requires_grad_()
+    o, _ = ops.gated_delta_net(**{**problem.inputs, "beta": beta}, plan_name=CPU, **problem.options)
+    (grad,), total = allocated_by(lambda: torch.autograd.grad(o, beta, problem.d_o))
+    assert total == size([grad]) + ops.workspace_bytes()
