@@ -105,7 +105,8 @@ DW_API dw_status dw_explain(const dw_call* call, char* text, size_t size, size_t
 DW_API const char* dw_last_plan(void);
 /* Workspace of that plan. */
 DW_API size_t dw_last_workspace_bytes(void);
-/* Instruction set that the CPU engine uses ("AVX2") and its fp32 lanes. */
+/* Instruction set that the CPU engine uses ("AVX2") and its fp32 lanes; NULL where none fits (see
+ * dw_last_error). The environment variable DELTAWORKS_ISA forces one. */
 DW_API const char* dw_cpu_isa(int32_t* lanes);
 DW_API const char* dw_version(void);
 

@@ -4,7 +4,8 @@
 torch.
 """
 
+from deltaworks._library import cpu_isa
 from deltaworks.errors import NotSupportedError
 
 __version__ = "0.1.0"
-__all__ = ["NotSupportedError", "__version__"]
+__all__ = ["NotSupportedError", "__version__", "cpu_isa"]

@@ -142,3 +142,16 @@ def require(status: int) -> None:
 def check(call: Call) -> None:
     """Judges a call: shapes, dtypes, combinations, and that some engine takes it."""
     require(library().dw_check(ctypes.byref(call)))
+
+
+def cpu_isa() -> tuple[str, int]:
+    """The instruction set that the CPU engine uses ("AVX2") and its fp32 lanes.
+
+    The environment variable DELTAWORKS_ISA forces one; ValueError where it names none that runs
+    here.
+    """
+    lanes = ctypes.c_int32()
+    isa = library().dw_cpu_isa(ctypes.byref(lanes))
+    if isa is None:
+        raise ValueError(library().dw_last_error().decode())
+    return isa.decode(), lanes.value

@@ -160,9 +160,13 @@ const char* dw_last_plan(void) { return last_plan ? last_plan->name().c_str() : 
 size_t dw_last_workspace_bytes(void) { return last_plan ? last_plan->workspace_bytes() : 0; }
 
 const char* dw_cpu_isa(int32_t* lanes) {
-  const cpu::Kernels& kernels = cpu::kernels();
-  if (lanes != nullptr) *lanes = kernels.lanes;
-  return kernels.isa;
+  const char* isa = nullptr;
+  guarded([&] {
+    const cpu::Kernels& kernels = cpu::kernels();
+    if (lanes != nullptr) *lanes = kernels.lanes;
+    isa = kernels.isa;
+  });
+  return isa;
 }
 
 const char* dw_version(void) { return DELTAWORKS_VERSION; }

@@ -3,173 +3,24 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <limits>
-#include <map>
 #include <random>
 #include <vector>
 
-#include "problem/ports.h"
+#include "kit.h"
 #include "reference/gradient.h"
 #include "registry/engine.h"
 
 namespace deltaworks {
 namespace {
 
+using namespace kit;
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A tensor with storage of its own, addressed by the position of an element in logical order.
-struct Tensor {
-  TensorDesc desc;
-  std::vector<std::byte> storage;
-
-  explicit Tensor(const TensorDesc& desc) : desc(desc) {
-    std::int64_t span = 1;
-    for (int axis = 0; axis < desc.rank; ++axis) {
-      span += (desc.shape[axis] - 1) * desc.stride[axis];
-    }
-    storage.assign(std::max<std::int64_t>(span, 0) * size_of(desc.dtype), std::byte{0xff});  // NaN
-  }
-
-  std::int64_t count() const {
-    std::int64_t n = 1;
-    for (int axis = 0; axis < desc.rank; ++axis) n *= desc.shape[axis];
-    return n;
-  }
-  std::int64_t offset(std::int64_t i) const {
-    std::int64_t sum = 0;
-    for (int axis = desc.rank - 1; axis >= 0; --axis) {
-      sum += i % desc.shape[axis] * desc.stride[axis];
-      i /= desc.shape[axis];
-    }
-    return sum;
-  }
-  double get(std::int64_t i) const { return load<double>(desc.dtype, storage.data(), offset(i)); }
-  void set(std::int64_t i, double x) { store(desc.dtype, storage.data(), offset(i), x); }
-};
-
-using Tensors = std::map<Port, Tensor>;
-
-struct Call {
-  Dims dims;
-  std::vector<std::int64_t> offsets;  // cu_seqlens
-  Options options{};
-  bool a_log = false, dt_bias = false, initial_state = true;
-  DType io = DType::kFloat64;
-  DType gate = DType::kFloat64;
-  DType offset = DType::kInt64;
-};
-
-Dims make_dims(std::int64_t T, std::int64_t H, std::int64_t HK, std::int64_t HV, std::int64_t K,
-               std::int64_t V) {
-  return {.T = T, .N = 0, .K = K, .V = V, .H = H, .HK = HK, .HV = HV, .HO = std::max(H, HV)};
-}
-
-// Row-major description of a port's tensor.
-TensorDesc describe(const Call& call, const PortSpec& spec) {
-  Dims dims = call.dims;
-  dims.N = static_cast<std::int64_t>(call.offsets.size()) - 1;
-  const bool gate = spec.primal == Port::kG || spec.primal == Port::kBeta ||
-                    spec.primal == Port::kALog || spec.primal == Port::kDtBias ||
-                    spec.kind == Kind::kState;
-  TensorDesc desc;
-  desc.dtype = spec.kind == Kind::kOffset ? call.offset : gate ? call.gate : call.io;
-  desc.rank = spec.rank;
-  std::int64_t stride = 1;
-  for (int axis = spec.rank - 1; axis >= 0; --axis) {
-    desc.shape[axis] = extent(dims, spec.axes[axis]);
-    desc.stride[axis] = stride;
-    stride *= std::max<std::int64_t>(desc.shape[axis], 1);
-  }
-  return desc;
-}
-
-// Random inputs of both passes in the range that the options expect.
-Tensors make_inputs(const Call& call, unsigned seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<double> normal;
-  std::uniform_real_distribution<double> uniform(0.05, 0.95);
-  Tensors tensors;
-  for (const PortSpec& spec : ports(Op::kGatedDeltaNet)) {
-    if (spec.role == Role::kOutput || spec.role == Role::kFinalState ||
-        spec.role == Role::kGradient || (spec.port == Port::kALog && !call.a_log) ||
-        (spec.port == Port::kDtBias && !call.dt_bias) ||
-        (spec.port == Port::kInitialState && !call.initial_state)) {
-      continue;
-    }
-    Tensor tensor(describe(call, spec));
-    const Options& options = call.options;
-    for (std::int64_t i = 0; i < tensor.count(); ++i) {
-      double x = normal(random);
-      if (spec.port == Port::kG && !options.safe_gate) {
-        x = options.gate_domain == GateDomain::kLinear ? uniform(random) : -std::abs(x);
-      }
-      if (spec.port == Port::kBeta && !options.use_beta_sigmoid) x = uniform(random);
-      if (spec.kind == Kind::kOffset) {
-        if (call.offset == DType::kInt64) {
-          reinterpret_cast<std::int64_t*>(tensor.storage.data())[i] = call.offsets[i];
-        } else {
-          reinterpret_cast<std::int32_t*>(tensor.storage.data())[i] =
-              static_cast<std::int32_t>(call.offsets[i]);
-        }
-      } else {
-        tensor.set(i, x);
-      }
-    }
-    tensors.emplace(spec.port, std::move(tensor));
-  }
-  return tensors;
-}
-
-using Layout = std::function<TensorDesc(Port, TensorDesc)>;  // strides of an output
-
-// Runs one pass on `tensors`' inputs and returns its outputs, all that the inputs allow.
-Tensors run(const Call& call, Pass pass, Tensors& inputs, int threads = 1,
+Tensors run(const Call& call, Pass pass, const Tensors& inputs, int threads = 1,
             const Layout& layout = nullptr) {
-  Problem problem;
-  problem.pass = pass;
-  problem.options = call.options;
-  problem.options.output_final_state = true;
-  problem.plan_name = "gdn_reference";
-  problem.threads = threads;
-  Tensors outputs;
-  Pack pack;
-  for (const PortSpec& spec : ports(problem.op)) {
-    const bool forward_only = spec.role == Role::kOutput || spec.role == Role::kFinalState;
-    const bool backward_only = spec.role == Role::kFlow || spec.role == Role::kGradient;
-    if (pass == Pass::kForward ? backward_only : forward_only) continue;
-    Tensor* tensor = nullptr;
-    if (forward_only || spec.role == Role::kGradient) {
-      if (spec.role == Role::kGradient && !inputs.contains(spec.primal)) continue;
-      TensorDesc desc = describe(call, spec);
-      if (layout) desc = layout(spec.port, desc);
-      tensor = &outputs.emplace(spec.port, Tensor(desc)).first->second;
-    } else if (const auto found = inputs.find(spec.port); found != inputs.end()) {
-      tensor = &found->second;
-    } else {
-      continue;
-    }
-    problem[spec.port] = tensor->desc;
-    pack[spec.port] = tensor->storage.data();
-  }
-  const Dims dims = validate(problem);
-  EXPECT_TRUE(reference_engine().check(problem, dims).empty());
-  const auto executable = reference_engine().build(problem, dims);
-  std::vector<std::byte> workspace(executable->workspace_bytes() + 1, std::byte{0xff});
-  executable->execute(pack, workspace.data() + 1, nullptr);
-  return outputs;
-}
-
-void expect_same_bits(const Tensors& a, const Tensors& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [port, tensor] : a) {
-    for (std::int64_t i = 0; i < tensor.count(); ++i) {
-      const double x = tensor.get(i), y = b.at(port).get(i);
-      ASSERT_EQ(std::memcmp(&x, &y, sizeof x), 0)
-          << name(port) << " at " << i << ": " << x << " " << y;
-    }
-  }
+  return kit::run("gdn_reference", call, pass, inputs, threads, layout);
 }
 
 // <o, dO> + <final_state, d_final_state>
@@ -213,14 +64,18 @@ void expect_gradients(const Call& call, Tensors& inputs) {
 }
 
 Call small_call(Options options = {}) {
-  return {.dims = make_dims(9, 2, 2, 4, 3, 2), .offsets = {0, 5, 5, 8}, .options = options};
+  return {.dims = make_dims(9, 2, 2, 4, 3, 2),
+          .offsets = {0, 5, 5, 8},
+          .options = options,
+          .types = all(DType::kFloat64)};
 }
 
 TEST(Reference, TwoTokensByHand) {
   Call call{.dims = make_dims(2, 1, 1, 1, 2, 2),
             .offsets = {0, 2},
             .options = {.scale = 1.0},
-            .initial_state = false};
+            .initial_state = false,
+            .types = all(DType::kFloat64)};
   Tensors inputs = make_inputs(call, 1);
   const auto fill = [&](Port port, std::initializer_list<double> values) {
     std::int64_t i = 0;
@@ -245,12 +100,11 @@ TEST(Reference, GradientsAreThoseOfFiniteDifferences) {
   Call calls[] = {
       small_call(),
       small_call({.scale = 0.7, .use_qk_l2norm = true}),
-      small_call({.scale = {}, .use_beta_sigmoid = true}),
-      small_call(
-          {.scale = {}, .use_qk_l2norm = true, .use_beta_sigmoid = true, .allow_neg_eigval = true}),
-      small_call({.scale = {}, .safe_gate = true}),
-      small_call({.scale = {}, .safe_gate = true}),
-      small_call({.scale = {}, .gate_domain = GateDomain::kLinear}),
+      small_call({.use_beta_sigmoid = true}),
+      small_call({.use_qk_l2norm = true, .use_beta_sigmoid = true, .allow_neg_eigval = true}),
+      small_call({.safe_gate = true}),
+      small_call({.safe_gate = true}),
+      small_call({.gate_domain = GateDomain::kLinear}),
   };
   calls[4].a_log = calls[4].dt_bias = true;
   calls[1].initial_state = false;
@@ -275,9 +129,10 @@ TEST(Reference, GradientsOfEveryHeadLayout) {
 TEST(Reference, GradientsAcrossSegments) {
   Call call{.dims = make_dims(131, 1, 1, 1, 1, 1),
             .offsets = {0, 130},
-            .options = {.scale = {}, .safe_gate = true},
+            .options = {.safe_gate = true},
             .a_log = true,
-            .dt_bias = true};
+            .dt_bias = true,
+            .types = all(DType::kFloat64)};
   Tensors inputs = make_inputs(call, 5);
   // Weak decay, so that the first segment's state still matters in the last one.
   for (std::int64_t i = 0; i < 131; ++i) {
@@ -300,7 +155,7 @@ TEST(Reference, AbsentFlowsAreZeros) {
 }
 
 TEST(Reference, AbsentGateParametersAreZeros) {
-  Call call = small_call({.scale = {}, .safe_gate = true});
+  Call call = small_call({.safe_gate = true});
   call.a_log = call.dt_bias = true;
   Tensors zeros = make_inputs(call, 8);
   for (Port port : {Port::kALog, Port::kDtBias}) {
@@ -312,33 +167,16 @@ TEST(Reference, AbsentGateParametersAreZeros) {
   expect_same_bits(run(call, Pass::kForward, absent), run(call, Pass::kForward, zeros));
 }
 
-// Every axis of every tensor padded, the axes' order in memory reversed; g and beta broadcast.
-TensorDesc reversed(TensorDesc desc) {
-  std::int64_t stride = 2;
-  for (int axis = 0; axis < desc.rank; ++axis) {
-    desc.stride[axis] = stride;
-    stride *= desc.shape[axis] + 1;
-  }
-  return desc;
-}
-
 TEST(Reference, StridesDoNotChangeBits) {
-  const Call call = small_call({.scale = {}, .use_qk_l2norm = true});
+  const Call call = small_call({.use_qk_l2norm = true});
   Tensors dense = make_inputs(call, 9);
   Tensors strided;
   for (auto& [port, tensor] : dense) {
     TensorDesc desc = reversed(tensor.desc);
     if (port == Port::kG) desc.stride = {0, 1};
     if (port == Port::kDO) desc.stride = {0, 0, 0};
-    Tensor copy(desc);
-    if (port == Port::kCuSeqlens) {
-      for (std::int64_t i = 0; i < tensor.count(); ++i) {
-        std::memcpy(copy.storage.data() + copy.offset(i) * 8, tensor.storage.data() + i * 8, 8);
-      }
-    } else {
-      for (std::int64_t i = 0; i < tensor.count(); ++i) copy.set(i, tensor.get(i));
-      for (std::int64_t i = 0; i < tensor.count(); ++i) tensor.set(i, copy.get(i));
-    }
+    Tensor copy = relaid(tensor, desc);
+    tensor = relaid(copy, tensor.desc);
     strided.emplace(port, std::move(copy));
   }
   const Layout layout = [](Port, TensorDesc desc) { return reversed(desc); };
@@ -350,7 +188,7 @@ TEST(Reference, StridesDoNotChangeBits) {
 TEST(Reference, ThreadsAndOffsetTypeDoNotChangeBits) {
   Call call = small_call();
   Call narrow = call;
-  narrow.offset = DType::kInt32;
+  narrow.types.offset = DType::kInt32;
   Tensors inputs = make_inputs(call, 10), narrow_inputs = make_inputs(narrow, 10);
   for (Pass pass : {Pass::kForward, Pass::kBackward}) {
     const Tensors expected = run(call, pass, inputs);
@@ -429,12 +267,11 @@ TEST(Reference, GateOfMinusInfinityStartsAfresh) {
 TEST(Reference, SixteenBitTensorsAreRoundedOnce) {
   for (DType io : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
     SCOPED_TRACE(name(io));
-    Call call = small_call({.scale = {}, .use_qk_l2norm = true});
-    call.io = io;
-    call.gate = io;
+    Call call = small_call({.use_qk_l2norm = true});
+    call.types = all(io);
     Tensors inputs = make_inputs(call, 13);
     Call wide = call;
-    wide.io = wide.gate = DType::kFloat64;
+    wide.types = all(DType::kFloat64);
     Tensors wide_inputs = make_inputs(wide, 13);
     for (auto& [port, tensor] : inputs) {
       if (port == Port::kCuSeqlens) continue;

@@ -55,9 +55,8 @@ TEST(Threads, SeveralCallersAtOnce) {
 
 TEST(Threads, NestedCallsRunOnTheirCaller) {
   std::atomic<int> done{0};
-  parallel_for(2, 4, [&](std::int64_t, int) {
-    parallel_for(2, 3, [&](std::int64_t, int) { ++done; });
-  });
+  parallel_for(2, 4,
+               [&](std::int64_t, int) { parallel_for(2, 3, [&](std::int64_t, int) { ++done; }); });
   EXPECT_EQ(done, 12);
 }
 

@@ -19,7 +19,10 @@ GATE_SUM = 3e-2  # a_log, dt_bias, and g in bf16, where any 16-bit tensor takes 
 LOOP = 4.0
 MAXIMUM = 30.0
 NOT_TINY = 1e-4
-SMALL_GROUP = 16  # groups of fewer numbers share the loop's worst group: one number may cancel
+# A (sequence, head) of few numbers may cancel to almost nothing: it is held against the loop's
+# worst group, and against a tenth of the tensor's RMS at least.
+SMALL_GROUP = 16
+SMALL_FLOOR = 0.1
 GATE_FLOOR = 1e-3
 # Below these a value has no relative precision: fp16's subnormals; elsewhere underflow itself.
 VANISHED = {torch.float16: 2e-5}
@@ -78,11 +81,12 @@ def assert_tensor_close(problem, name, value, reference, loop):
     error_rms, _ = group_rms(problem, name, error)
     if rows is not None:
         ref_rms = torch.maximum(ref_rms, GATE_FLOOR * group_rms(problem, name, rows)[0])
+    small = size < SMALL_GROUP
+    ref_rms[small] = ref_rms[small].clamp(min=SMALL_FLOOR * rms(ref))
     ref_rms = ref_rms.clamp(min=floor)
     limit = torch.full_like(ref_rms, base)
     if follows_loop:
         loop_error = group_rms(problem, name, loop[name].double() - ref)[0] / ref_rms
-        small = size < SMALL_GROUP
         loop_error[small] = loop_error.max()
         limit = torch.maximum(limit, LOOP * loop_error)
     over = error_rms / ref_rms / limit

@@ -179,7 +179,9 @@ def keys(case, randn, tokens):
     k = randn(tokens, key_heads, case.K)
     if case.regime == "repeated":  # the even rows equal, the odd ones nearly
         k = k[:1] + 1e-3 * k * (torch.arange(tokens) % 2)[:, None, None]
-    if not case.l2norm and case.regime != "raw":
+    if case.regime == "raw":  # one long key, over and over: the state expands
+        return k[:1] + 0.1 * k
+    if not case.l2norm:
         k = k / k.norm(dim=-1, keepdim=True)
     return k
 

@@ -30,7 +30,20 @@ def every_second(x):
     return buffer[::2].copy_(x)
 
 
-ALL = (misaligned, padded_rows, padded_misaligned, outer_reversed, every_second)
+def every_second_inner(x):
+    """Every second place of the innermost axis."""
+    buffer = x.new_full((*x.shape[:-1], 2 * x.shape[-1]), 7)
+    return buffer[..., ::2].copy_(x)
+
+
+ALL = (
+    misaligned,
+    padded_rows,
+    padded_misaligned,
+    outer_reversed,
+    every_second,
+    every_second_inner,
+)
 
 
 def expanded(x, axis):

@@ -55,5 +55,5 @@ def same_bits(a, b):
 
 
 def bits(x):
-    width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    width = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
     return x.detach().contiguous().view(width)

@@ -49,7 +49,8 @@ def test_strided_inputs_agree_with_contiguous_ones(case, layout):
     problem = build(case)
     expected = run(problem)
     views = {name: layout(x) for name, x in problem.inputs.items()}
-    assert any(not x.is_contiguous() or x.storage_offset() for x in views.values())
+    if case.heads != (1, 1, 1):  # where one head's rows have a single dense layout
+        assert any(not x.is_contiguous() or x.storage_offset() for x in views.values())
     problem.inputs = views
     problem.d_o = layout(problem.d_o)
     problem.d_final = layout(problem.d_final)
@@ -148,7 +149,11 @@ def test_outputs_do_not_depend_on_later_tokens(case, change):
 
 @pytest.mark.parametrize(
     "case",
-    [*CASES, Case(lengths=(700, 3, 129, 0, 64, 64), heads=(1, 1, 2), K=32, V=40)],
+    [
+        *CASES,
+        Case(lengths=(700, 3, 129, 0, 64, 64), heads=(1, 1, 2), K=32, V=40),
+        Case(lengths=(9, 30) * 12, heads=(2, 2, 4), K=24, V=96),
+    ],
     ids=str,
 )
 def test_a_sequence_alone_agrees_with_itself_in_the_batch(case):

@@ -86,6 +86,44 @@ def test_inductor_keeps_strided_inputs_of_computed_tensors():
     torch.testing.assert_close(compiled_grad, grad, rtol=5e-2, atol=5e-2)
 
 
+@pytest.mark.parametrize("used", ["o", "final_state"])
+def test_a_compiled_graph_may_use_one_output_only(used):
+    """The loss is a sum, so the gradient that flows in is expanded; the other output has none."""
+    problem = build(CASES[0])
+    call = operator(problem.options)
+
+    def loss(tensors):
+        o, final_state = call(tensors)
+        return (o if used == "o" else final_state).sum()
+
+    grads = []
+    for function in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
+        leaves = {name: x.detach() for name, x in problem.inputs.items()}
+        leaves["v"].requires_grad_()
+        grads.extend(torch.autograd.grad(function(leaves), leaves["v"]))
+    assert torch.equal(grads[0], grads[1]) and grads[0].any()
+
+
+def test_the_dispatcher_operators_pass_opcheck():
+    """torch's own checks: schema, fake kernels, dynamic shapes in compiled graphs."""
+    problem = build(CASES[0])
+    recorded = []
+
+    class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.namespace == "deltaworks":
+                recorded.append((function, args))
+            return function(*args, **(kwargs or {}))
+
+    with Recorder():
+        run(problem)
+    assert len(recorded) == 2  # forward and backward
+    for function, args in recorded:
+        tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+        args = torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, args)
+        torch.library.opcheck(function, args, test_utils=tests)
+
+
 def test_without_final_state_and_gradients():
     problem = build(CASES[0])
     call = torch.compile(

@@ -1,5 +1,7 @@
 """What a call allocates: its outputs and its plan's workspace, whatever the inputs' strides."""
 
+import os
+
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -81,3 +83,36 @@ def test_a_backward_allocates_the_wanted_gradients_only():
     o, _ = ops.gated_delta_net(**{**problem.inputs, "beta": beta}, plan_name=CPU, **problem.options)
     (grad,), total = allocated_by(lambda: torch.autograd.grad(o, beta, problem.d_o))
     assert total == size([grad]) + ops.workspace_bytes()
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("kind", ["forward", "backward", "rejected", "malformed"])
+def test_repeated_calls_do_not_leak(kind):
+    """100 calls on fresh tensors of some 1 MB each: a leak of one of them a call shows as 50 MB."""
+    beta_dtype = torch.float64 if kind == "rejected" else torch.float32
+    offsets = torch.tensor([0, 5000 if kind == "malformed" else 2000])
+
+    def call():
+        q, k, v = (torch.randn(2000, 2, 64) for _ in range(3))
+        g, beta = -torch.rand(2000, 2), torch.rand(2000, 2).to(beta_dtype)
+        v.requires_grad_(kind == "backward")
+        o, _ = ops.gated_delta_net(q, k, v, g, beta, offsets, use_qk_l2norm_in_kernel=True)
+        if kind == "backward":
+            o.sum().backward()
+
+    def repeat(count):
+        for _ in range(count):
+            try:
+                call()
+                assert kind in ("forward", "backward")
+            except (TypeError, ValueError):
+                assert kind in ("rejected", "malformed")
+
+    repeat(10)
+    before = resident_bytes()
+    repeat(100)
+    assert resident_bytes() - before < 25e6

@@ -50,20 +50,22 @@ class LinearAttention(torch.autograd.Function):
     def backward(ctx, *flows):
         options, ports = ctx.options, ctx.ports
         operation = OPERATIONS[options[0]]
-        inputs = [
+        ports_of_gradients = [  # for each saved tensor
             gradient
             for (port, _), gradient in zip(operation.inputs, operation.gradients, strict=True)
             if ports >> port & 1
         ]
         needed = ctx.needs_input_grad[2:]
-        wanted = sum(1 << gradient for gradient, need in zip(inputs, needed, strict=True) if need)
+        wanted = sum(
+            1 << port for port, need in zip(ports_of_gradients, needed, strict=True) if need
+        )
         tensors = list(ctx.saved_tensors)
         for (_, port), flow in zip(operation.outputs, flows, strict=False):
             if flow is not None:
                 tensors.append(flow)
                 ports |= 1 << port
         if all(flow is None for flow in flows):  # zero, which autograd writes None
-            return (None,) * (2 + len(inputs))
+            return (None,) * (2 + len(needed))
         options = (options[0], options[1] & ~dw.REQUIRES_GRADIENT, *options[2:])
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             gradients = FirstDerivative.apply(options, ports, wanted, *tensors)

@@ -13,8 +13,9 @@
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
 
-// Vectors of values in a block: their three sets of accumulators and operands fit the registers.
-inline constexpr int kVectors = kLanes >= 8 ? static_cast<int>(32 / kLanes) : 4;
+// Vectors of values in a block: the least that hides the loads of k, k' and q' behind arithmetic,
+// and the most whose accumulators and operands fit 16 registers.
+inline constexpr int kVectors = 4;
 inline constexpr std::int64_t kValueBlock = kVectors * kLanes;
 // Tokens whose rows are converted and normalised at a time, for all blocks of values.
 inline constexpr std::int64_t kTokens = 16;

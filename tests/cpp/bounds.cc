@@ -1,0 +1,165 @@
+// The bounds and their three metrics.
+#include "bounds.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace deltaworks::kit {
+namespace {
+
+constexpr double kForward32 = 2e-6, kBackward32 = 2e-5;
+constexpr double kGateSum = 3e-2;  // a_log, dt_bias and a bf16 g, where a 16-bit tensor takes part
+constexpr double kLoop = 4;
+constexpr double kLargest = 30;
+constexpr double kNotTiny = 1e-4;
+constexpr double kGateFloor = 1e-3;
+// Groups of fewer numbers share the loop's worst group: in one number the loop's error may cancel.
+constexpr std::int64_t kSmallGroup = 16;
+// What fp16 cannot hold with its full precision, being subnormal; elsewhere fp32's underflow.
+constexpr double kVanished16 = 2e-5, kVanished = 1e-30;
+
+double bound_of(bool forward, DType dtype) {
+  switch (dtype) {
+    case DType::kBFloat16:
+      return forward ? 1e-2 : 2e-2;
+    case DType::kFloat16:
+      return forward ? 3e-3 : 5e-3;
+    default:
+      return forward ? kForward32 : kBackward32;
+  }
+}
+
+// The bound before the fp32 loop's error is looked at.
+double bound_of(const Call& call, Port port, DType dtype) {
+  const bool forward = port == Port::kO || port == Port::kFinalState;
+  const double bound = std::max(bound_of(forward, call.types.io), bound_of(forward, dtype));
+  const bool narrow = bound > bound_of(forward, DType::kFloat32);
+  const bool parameter = port == Port::kDALog || port == Port::kDDtBias;
+  const bool gate = port == Port::kDG && dtype == DType::kBFloat16;
+  return narrow && (parameter || gate) ? kGateSum : bound;
+}
+
+// The elements of one (sequence, head), or of the whole tensor.
+struct Group {
+  double squares = 0;
+  std::int64_t count = 0;
+  void add(double x) {
+    squares += x * x;
+    ++count;
+  }
+  double rms() const { return count == 0 ? 0 : std::sqrt(squares / static_cast<double>(count)); }
+};
+
+// Which (sequence, head) an element belongs to: -1 for rows of no sequence and for parameters.
+class Grouping {
+ public:
+  Grouping(const Call& call, const Tensor& x, Port port)
+      : call_(call), kind_(spec_of(port).kind), width_(1) {
+    const int leading = 2;  // (token or sequence, head)
+    heads_ = x.desc.rank > 1 ? x.desc.shape[1] : 1;
+    for (int axis = leading; axis < x.desc.rank; ++axis) width_ *= x.desc.shape[axis];
+    for (std::size_t n = 0; n + 1 < call.offsets.size(); ++n) {
+      for (std::int64_t t = call.offsets[n]; t < call.offsets[n + 1]; ++t) {
+        sequence_.push_back(static_cast<std::int64_t>(n));
+      }
+    }
+  }
+  std::int64_t groups() const {
+    return static_cast<std::int64_t>(call_.offsets.size() - 1) * heads_;
+  }
+  std::int64_t of(std::int64_t i) const {
+    if (kind_ == Kind::kParam) return -1;
+    const std::int64_t first = i / width_ / heads_, head = i / width_ % heads_;
+    if (kind_ == Kind::kState) return first * heads_ + head;
+    if (first >= static_cast<std::int64_t>(sequence_.size())) return -1;
+    return sequence_[first] * heads_ + head;
+  }
+
+ private:
+  const Call& call_;
+  Kind kind_;
+  std::int64_t heads_, width_;
+  std::vector<std::int64_t> sequence_;  // of each token
+};
+
+// sum_d |q_d dq_d| + |k_d dk_d| of each (token, head of HO), whose difference a gate gradient is.
+std::vector<double> gate_rows(const Judgement& x) {
+  const std::int64_t HO = x.call.dims.HO, K = x.call.dims.K;
+  std::vector<double> rows(x.call.dims.T * HO, 0);
+  for (const auto& [port, gradient] : {std::pair{Port::kQ, Port::kDQ}, {Port::kK, Port::kDK}}) {
+    const Tensor &value = x.inputs.at(port), &d = x.reference.at(gradient);
+    const std::int64_t heads = value.desc.shape[1];
+    for (std::int64_t i = 0; i < value.count(); ++i) {
+      const std::int64_t t = i / K / heads, head = i / K % heads, share = HO / heads;
+      for (std::int64_t h = head * share; h < (head + 1) * share; ++h) {
+        rows[t * HO + h] += std::abs(value.get(i) * d.get(i));
+      }
+    }
+  }
+  return rows;
+}
+
+void expect_tensor_close(const Judgement& x, Port port, const Tensor& got) {
+  const Tensor &ref = x.reference.at(port), &loop = x.loop.at(port);
+  ASSERT_EQ(got.count(), ref.count());
+  if (got.count() == 0) return;
+  const double base = bound_of(x.call, port, got.desc.dtype);
+  const bool follows_loop = base == kForward32 || base == kBackward32;
+  const std::vector<double> rows = port == Port::kDG ? gate_rows(x) : std::vector<double>{};
+
+  const Grouping grouping(x.call, got, port);
+  struct Groups {
+    Group ref, error, loop_error, rows;
+  };
+  std::vector<Groups> groups(grouping.groups());
+  Groups whole;
+  double largest = 0;
+  for (std::int64_t i = 0; i < got.count(); ++i) {
+    ASSERT_TRUE(std::isfinite(got.get(i))) << "at " << i << " of " << got.count();
+    const std::int64_t group = grouping.of(i);
+    for (Groups* y : {&whole, group < 0 ? nullptr : &groups[group]}) {
+      if (y == nullptr) continue;
+      y->ref.add(ref.get(i));
+      y->error.add(got.get(i) - ref.get(i));
+      y->loop_error.add(loop.get(i) - ref.get(i));
+      if (!rows.empty()) y->rows.add(rows[i]);
+    }
+    largest = std::max(largest, std::abs(got.get(i) - ref.get(i)));
+  }
+
+  const double floor = got.desc.dtype == DType::kFloat16 ? kVanished16 : kVanished;
+  const auto scale_of = [&](const Groups& y) {
+    return std::max({y.ref.rms(), kGateFloor * y.rows.rms(), floor});
+  };
+  const double scale = scale_of(whole);
+  EXPECT_TRUE(x.may_vanish || whole.ref.rms() > kNotTiny) << "RMS " << whole.ref.rms();
+  const auto limit = [&](double loop_error) {
+    return follows_loop ? std::max(base, kLoop * loop_error) : base;
+  };
+  const double allowed = limit(whole.loop_error.rms() / scale);
+  EXPECT_LE(whole.error.rms(), allowed * scale) << "relative to " << scale;
+  EXPECT_LE(largest, kLargest * allowed * scale) << "largest, relative to " << scale;
+
+  double worst_loop = 0;
+  for (const Groups& y : groups) {
+    worst_loop = std::max(worst_loop, y.loop_error.rms() / scale_of(y));
+  }
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    const Groups& y = groups[group];
+    const bool small = y.ref.count < kSmallGroup;
+    const double loop_error = small ? worst_loop : y.loop_error.rms() / scale_of(y);
+    EXPECT_LE(y.error.rms(), limit(loop_error) * scale_of(y))
+        << "(sequence, head) " << group << " relative to " << scale_of(y);
+  }
+}
+
+}  // namespace
+
+void expect_close(const Judgement& judgement, const Tensors& got) {
+  for (const auto& [port, tensor] : got) {
+    SCOPED_TRACE(name(port));
+    expect_tensor_close(judgement, port, tensor);
+  }
+}
+
+}  // namespace deltaworks::kit

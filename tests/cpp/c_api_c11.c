@@ -1,0 +1,1 @@
+int c_api_c11_unused;

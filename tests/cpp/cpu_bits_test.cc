@@ -1,0 +1,324 @@
+// What the CPU engine promises bit for bit: results depend on no thread count, stride, offset type,
+// neighbour in the batch or later token, and a NaN stays in its sequence and head.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "kit.h"
+
+namespace deltaworks {
+namespace {
+
+using namespace kit;
+
+constexpr Pass kPasses[] = {Pass::kForward, Pass::kBackward};
+
+Tensors run(const Call& call, Pass pass, const Tensors& inputs, int threads = 1,
+            const Layout& layout = nullptr) {
+  return kit::run("gdn_cpu", call, pass, inputs, threads, layout);
+}
+
+// Several blocks of values and chunks, an empty sequence, rows of none; everything optional is on.
+Call mixed_call() {
+  return {.dims = make_dims(120, 2, 2, 4, 20, 70),
+          .offsets = {0, 40, 40, 107, 118},
+          .options = {.use_qk_l2norm = true, .use_beta_sigmoid = true, .safe_gate = true},
+          .a_log = true,
+          .dt_bias = true,
+          .types = {.io = DType::kBFloat16, .g = DType::kFloat16, .state = DType::kBFloat16},
+          .decay = 0.1};
+}
+
+TEST(CpuBits, ThreadsAndRepeats) {
+  const Call call = mixed_call();
+  const Tensors inputs = make_inputs(call, 1);
+  for (Pass pass : kPasses) {
+    const Tensors expected = run(call, pass, inputs);
+    for (int threads : {1, 2, 3, 8}) {
+      SCOPED_TRACE(threads);
+      expect_same_bits(expected, run(call, pass, inputs, threads));
+    }
+  }
+}
+
+TEST(CpuBits, OffsetTypes) {
+  const Call call = mixed_call();
+  Call narrow = call;
+  narrow.types.offset = DType::kInt32;
+  for (Pass pass : kPasses) {
+    expect_same_bits(run(call, pass, make_inputs(call, 2)),
+                     run(narrow, pass, make_inputs(narrow, 2)));
+  }
+}
+
+// Strides of an input: broadcast gates and dO; transposed and padded k, v, states; padded rest.
+TensorDesc strided(Port port, TensorDesc desc) {
+  switch (port) {
+    case Port::kG:
+      desc.stride = {0, 1};
+      return desc;
+    case Port::kDO:
+      desc.stride = {0, 0, 1};
+      return desc;
+    case Port::kQ:
+      desc.stride = {desc.shape[1] * (desc.shape[2] + 1) + 3, desc.shape[2] + 1, 1};
+      return desc;
+    default:
+      return reversed(desc);
+  }
+}
+
+TEST(CpuBits, Strides) {
+  for (DType io : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+    SCOPED_TRACE(name(io));
+    Call call = mixed_call();
+    call.types.io = io;
+    Tensors dense = make_inputs(call, 3), views;
+    for (auto& [port, tensor] : dense) {
+      Tensor view = relaid(tensor, strided(port, tensor.desc));
+      tensor = relaid(view, tensor.desc);  // with a zero stride, what was written last
+      views.emplace(port, std::move(view));
+    }
+    const Layout reversed_axes = [](Port, TensorDesc desc) { return reversed(desc); };
+    for (Pass pass : kPasses) {
+      const Tensors expected = run(call, pass, dense);
+      expect_same_bits(expected, run(call, pass, views, 1, reversed_axes));
+    }
+  }
+}
+
+// A batch of `offsets` cut down to sequence n alone.
+Tensors only_sequence(const Call& call, const Tensors& inputs, std::size_t n, Call& alone) {
+  const std::int64_t begin = call.offsets[n], length = call.offsets[n + 1] - begin;
+  alone = call;
+  alone.dims.T = length;
+  alone.offsets = {0, length};
+  Tensors parts = make_inputs(alone, 0);
+  for (auto& [port, part] : parts) {
+    if (port == Port::kCuSeqlens) continue;
+    const Tensor& whole = inputs.at(port);
+    const Axis axis = spec_of(port).axes[0];
+    const std::int64_t row = axis == Axis::kT   ? part.count() / std::max<std::int64_t>(length, 1)
+                             : axis == Axis::kN ? part.count()
+                                                : 0;
+    const std::int64_t first = (axis == Axis::kT ? begin : static_cast<std::int64_t>(n)) * row;
+    for (std::int64_t i = 0; i < part.count(); ++i) part.set(i, whole.get(first + i));
+  }
+  return parts;
+}
+
+// Nine sequences of four heads are more pairs than the bound from which an item takes all values;
+// a sequence alone stays below it, and its values are divided among items.
+TEST(CpuBits, SequenceAloneIsAsInABatch) {
+  Call call = mixed_call();
+  call.offsets = {0, 1, 33, 33, 70, 80, 96, 97, 113, 120};
+  ASSERT_GT((call.offsets.size() - 1) * call.dims.HO, 32u);
+  const Tensors inputs = make_inputs(call, 4);
+  for (Pass pass : kPasses) {
+    const Tensors whole = run(call, pass, inputs, 2);
+    for (std::size_t n = 0; n + 1 < call.offsets.size(); ++n) {
+      SCOPED_TRACE(n);
+      Call alone;
+      const Tensors parts = only_sequence(call, inputs, n, alone);
+      for (const auto& [port, part] : run(alone, pass, parts, 2)) {
+        const Axis axis = spec_of(port).axes[0];
+        if (axis == Axis::kHO) continue;  // parameters are sums over sequences
+        const std::int64_t length = alone.dims.T;
+        const std::int64_t first =
+            axis == Axis::kN ? static_cast<std::int64_t>(n) * part.count()
+                             : (length == 0 ? 0 : call.offsets[n] * (part.count() / length));
+        const Tensor& expected = whole.at(port);
+        for (std::int64_t i = 0; i < part.count(); ++i) {
+          const double x = part.get(i), y = expected.get(first + i);
+          ASSERT_EQ(std::bit_cast<std::uint64_t>(x), std::bit_cast<std::uint64_t>(y))
+              << name(port) << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuBits, OutputsDoNotSeeLaterTokens) {
+  const Call call = mixed_call();
+  const Tensors inputs = make_inputs(call, 5);
+  const Tensor expected = run(call, Pass::kForward, inputs).at(Port::kO);
+  const std::int64_t row = expected.count() / call.dims.T;
+  for (std::int64_t last : {0, 15, 16, 38, 40, 71, 72, 105}) {
+    SCOPED_TRACE(last);
+    Tensors changed = inputs;
+    for (Port port : {Port::kQ, Port::kK, Port::kV, Port::kG, Port::kBeta}) {
+      Tensor& x = changed.at(port);
+      const std::int64_t token = x.count() / call.dims.T;
+      for (std::int64_t i = (last + 1) * token; i < x.count(); ++i) x.set(i, 3 - x.get(i));
+    }
+    const Tensor got = run(call, Pass::kForward, changed).at(Port::kO);
+    for (std::int64_t i = 0; i < (last + 1) * row; ++i) {
+      ASSERT_TRUE(same_bits(got, expected, i)) << i / row;
+    }
+    bool differs = false;
+    for (std::int64_t i = (last + 1) * row; i < got.count(); ++i) {
+      differs |= !same_bits(got, expected, i);
+    }
+    EXPECT_TRUE(differs);
+  }
+}
+
+// Elements of outputs that (sequence, head) may not touch are as without the NaN; some of its own
+// are NaN.
+void expect_contained(const Call& call, const Tensors& clean, const Tensors& got,
+                      std::int64_t sequence, std::int64_t head) {
+  bool spread = false;
+  for (const auto& [port, tensor] : got) {
+    const PortSpec& spec = spec_of(port);
+    const std::int64_t heads = spec.rank > 1 ? tensor.desc.shape[1] : tensor.desc.shape[0];
+    const std::int64_t first_size = tensor.count() / tensor.desc.shape[0];
+    for (std::int64_t i = 0; i < tensor.count(); ++i) {
+      const std::int64_t first = i / first_size;
+      const std::int64_t h = spec.rank > 1 ? i % first_size / (first_size / heads) : i;
+      const bool own_sequence = spec.axes[0] == Axis::kN   ? first == sequence
+                                : spec.axes[0] == Axis::kT ? first >= call.offsets[sequence] &&
+                                                                 first < call.offsets[sequence + 1]
+                                                           : true;
+      if (own_sequence && h == head) {
+        spread |= std::isnan(tensor.get(i));
+      } else {
+        ASSERT_TRUE(same_bits(tensor, clean.at(port), i)) << name(port) << " at " << i;
+      }
+    }
+  }
+  EXPECT_TRUE(spread);
+}
+
+TEST(CpuBits, NanStaysInItsSequenceAndHead) {
+  Call call = mixed_call();
+  call.dims = make_dims(120, 3, 3, 3, 20, 70);
+  const Tensors inputs = make_inputs(call, 6);
+  const std::int64_t sequence = 2, head = 1, token = 60;  // of sequence 2: 40..106
+  for (Pass pass : kPasses) {
+    const Tensors clean = run(call, pass, inputs);
+    for (const auto& [port, unused] : inputs) {
+      const PortSpec& spec = spec_of(port);
+      if (port == Port::kCuSeqlens || spec.kind == Kind::kParam ||
+          (pass == Pass::kForward && spec.role == Role::kFlow)) {
+        continue;
+      }
+      SCOPED_TRACE(name(port));
+      Tensors dirty = inputs;
+      Tensor& x = dirty.at(port);
+      const std::int64_t size = x.count() / x.desc.shape[0];
+      const std::int64_t first = spec.axes[0] == Axis::kN ? sequence : token;
+      x.set(first * size + head * (size / x.desc.shape[1]), std::nan(""));
+      const Tensors got = run(call, pass, dirty);
+      expect_contained(call, clean, got, sequence, head);
+      if (pass == Pass::kBackward || spec.axes[0] == Axis::kN) continue;
+      // Nor does it reach a token before its own.
+      const Tensor &o = got.at(Port::kO), &expected = clean.at(Port::kO);
+      for (std::int64_t i = 0; i < token * (o.count() / call.dims.T); ++i) {
+        ASSERT_TRUE(same_bits(o, expected, i)) << i;
+      }
+    }
+  }
+}
+
+TEST(CpuBits, AbsentFlowsAreZeros) {
+  const Call call = mixed_call();
+  const Tensors inputs = make_inputs(call, 7);
+  for (Port port : {Port::kDO, Port::kDFinalState}) {
+    SCOPED_TRACE(name(port));
+    Tensors absent = inputs, zeros = inputs;
+    absent.erase(port);
+    zeros.at(port).fill(0);
+    expect_same_bits(run(call, Pass::kBackward, absent), run(call, Pass::kBackward, zeros));
+  }
+}
+
+TEST(CpuBits, AbsentStateAndParametersAreZeros) {
+  Call call = mixed_call();
+  call.types.state = DType::kFloat32;  // what absence means
+  Tensors zeros = make_inputs(call, 8);
+  for (Port port : {Port::kALog, Port::kDtBias, Port::kInitialState}) zeros.at(port).fill(0);
+  Tensors absent = zeros;
+  for (Port port : {Port::kALog, Port::kDtBias, Port::kInitialState}) absent.erase(port);
+  for (Pass pass : kPasses) {
+    Tensors expected = run(call, pass, zeros);
+    for (Port port : {Port::kDALog, Port::kDDtBias, Port::kDInitialState}) expected.erase(port);
+    expect_same_bits(run(call, pass, absent), expected);
+  }
+}
+
+TEST(CpuBits, WideningOfAGateChangesNothing) {
+  for (DType narrow : {DType::kBFloat16, DType::kFloat16}) {
+    Call call = mixed_call(), wide = mixed_call();
+    call.types.g = narrow;
+    wide.types.g = DType::kFloat32;
+    const Tensors inputs = make_inputs(call, 9);
+    Tensors widened = inputs;
+    widened.at(Port::kG) = relaid(inputs.at(Port::kG), describe(wide, Port::kG));
+    for (Pass pass : kPasses) {
+      Tensors got = run(call, pass, inputs), expected = run(wide, pass, widened);
+      if (pass == Pass::kBackward) {
+        expected.at(Port::kDG) = relaid(expected.at(Port::kDG), describe(call, Port::kDG));
+      }
+      expect_same_bits(got, expected);
+    }
+  }
+}
+
+// A state that is carried in fp32 loses nothing: the forward of a sequence cut in two is the whole.
+TEST(CpuBits, CutSequenceIsTheWhole) {
+  Call call = mixed_call();
+  call.types.state = DType::kFloat32;
+  call.offsets = {0, 120};
+  const Tensors inputs = make_inputs(call, 10);
+  const Tensors whole = run(call, Pass::kForward, inputs);
+  for (std::int64_t cut : {1, 16, 37}) {
+    SCOPED_TRACE(cut);
+    Call split = call;
+    split.offsets = {0, cut, 120};
+    Call part;
+    Tensors pieces = make_inputs(split, 10);
+    for (auto& [port, tensor] : pieces) {
+      if (spec_of(port).axes[0] != Axis::kN && port != Port::kCuSeqlens) tensor = inputs.at(port);
+    }
+    Tensors first = only_sequence(split, pieces, 0, part);
+    first.at(Port::kInitialState) = inputs.at(Port::kInitialState);
+    const Tensors head = run(part, Pass::kForward, first);
+    Tensors second = only_sequence(split, pieces, 1, part);
+    second.at(Port::kInitialState) = head.at(Port::kFinalState);
+    const Tensors tail = run(part, Pass::kForward, second);
+    expect_same_bits({{Port::kFinalState, tail.at(Port::kFinalState)}},
+                     {{Port::kFinalState, whole.at(Port::kFinalState)}});
+    const Tensor& o = whole.at(Port::kO);
+    const std::int64_t row = o.count() / 120;
+    for (std::int64_t i = 0; i < o.count(); ++i) {
+      const double x =
+          i < cut * row ? head.at(Port::kO).get(i) : tail.at(Port::kO).get(i - cut * row);
+      ASSERT_EQ(x, o.get(i)) << i / row;
+    }
+  }
+}
+
+// After a gate of -inf nothing is left of the state, as after the start of a sequence.
+TEST(CpuBits, GateOfMinusInfinityStartsAfresh) {
+  Call call{.dims = make_dims(50, 2, 2, 2, 12, 40), .offsets = {0, 50}, .decay = 0.1};
+  Tensors inputs = make_inputs(call, 11);
+  for (std::int64_t head : {0, 1}) {
+    inputs.at(Port::kG).set(21 * 2 + head, -std::numeric_limits<double>::infinity());
+  }
+  const Tensors whole = run(call, Pass::kForward, inputs);
+  Call cut = call, part;
+  cut.offsets = {0, 21, 50};
+  cut.initial_state = false;
+  Tensors second = only_sequence(cut, inputs, 1, part);
+  const Tensors fresh = run(part, Pass::kForward, second);
+  const std::int64_t row = 2 * 40;
+  for (std::int64_t i = 0; i < 29 * row; ++i) {
+    ASSERT_EQ(fresh.at(Port::kO).get(i), whole.at(Port::kO).get(21 * row + i)) << i / row;
+  }
+}
+
+}  // namespace
+}  // namespace deltaworks
