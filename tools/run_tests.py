@@ -6,7 +6,6 @@ The build dev-cpu must be there. Reports in JUnit form and logs lie under build/
 """
 
 import argparse
-import platform
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.build import ROOT, Failed, build, run
+from tools.build import ROOT, Failed, build, prefix, run
 from tools.checks import CHECKS
 
 REPORTS = ROOT / "build" / "reports"
@@ -64,15 +63,11 @@ def run_pytest(name: str, *arguments: str) -> Count:
 
 
 def run_ctest(preset: str) -> Count:
-    """The C++ tests of a build. The thread sanitizer of GCC 12 cannot map its memory under the
-    address randomisation of newer kernels, so its tests run without."""
+    """The C++ tests of a build."""
     report = REPORTS / f"cpp-{preset}.xml"
     report.unlink(missing_ok=True)
-    command = ["ctest", "--test-dir", f"build/{preset}", "--output-on-failure", "--no-tests=error"]
-    command += ["--timeout", "300", "--output-junit", str(report)]
-    fixed_addresses = ["setarch", platform.machine(), "-R"]
-    if preset == "tsan" and not subprocess.run([*fixed_addresses, "true"]).returncode:
-        command = fixed_addresses + command
+    command = [*prefix(preset), "ctest", "--test-dir", f"build/{preset}", "--output-on-failure"]
+    command += ["--no-tests=error", "--timeout", "300", "--output-junit", str(report)]
     try:
         run(command, ROOT / "build" / "logs" / f"cpp-{preset}.log", ROOT)
     except Failed as failure:

@@ -11,16 +11,14 @@ namespace deltaworks::kit {
 struct Judgement {
   const Call& call;
   const Tensors& inputs;
-  // Gradients of both passes as float64 has them; a gate gradient is judged against the sums of
-  // which it is the difference, and those take dq and dk.
+  // The pass's outputs in float64. Where dg is judged it holds dq and dk as well: the error of a
+  // gate gradient is measured against the sums whose difference it is.
   const Tensors& reference;
   const Tensors& loop;  // of the plain fp32 loop
-  // The inputs may make some tensor's reference vanish; else a tiny one fails the test, for it
-  // would test nothing.
-  bool may_vanish = false;
 };
 
-// Every tensor of `got` is finite and within its bounds.
+// Every tensor of `got` is finite and within its bounds; none of the reference is so small that
+// nothing is tested.
 void expect_close(const Judgement& judgement, const Tensors& got);
 
 }  // namespace deltaworks::kit

@@ -22,13 +22,13 @@ Tensors run(const Call& call, Pass pass, const Tensors& inputs, int threads = 1,
 }
 
 // Several blocks of values and chunks, an empty sequence, rows of none; everything optional is on.
+// All fp32: rounding to 16 bits would hide differences.
 Call mixed_call() {
   return {.dims = make_dims(120, 2, 2, 4, 20, 70),
           .offsets = {0, 40, 40, 107, 118},
           .options = {.use_qk_l2norm = true, .use_beta_sigmoid = true, .safe_gate = true},
           .a_log = true,
           .dt_bias = true,
-          .types = {.io = DType::kBFloat16, .g = DType::kFloat16, .state = DType::kBFloat16},
           .decay = 0.1};
 }
 
@@ -75,7 +75,7 @@ TEST(CpuBits, Strides) {
   for (DType io : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
     SCOPED_TRACE(name(io));
     Call call = mixed_call();
-    call.types.io = io;
+    call.types = all(io);
     Tensors dense = make_inputs(call, 3), views;
     for (auto& [port, tensor] : dense) {
       Tensor view = relaid(tensor, strided(port, tensor.desc));
@@ -83,9 +83,18 @@ TEST(CpuBits, Strides) {
       views.emplace(port, std::move(view));
     }
     const Layout reversed_axes = [](Port, TensorDesc desc) { return reversed(desc); };
+    const Layout padded_rows = [](Port, TensorDesc desc) {  // of width + 1
+      std::int64_t stride = 1;
+      for (int axis = desc.rank - 1; axis >= 0; --axis) {
+        desc.stride[axis] = stride;
+        stride *= desc.shape[axis] + (axis == desc.rank - 1 ? 1 : 0);
+      }
+      return desc;
+    };
     for (Pass pass : kPasses) {
       const Tensors expected = run(call, pass, dense);
       expect_same_bits(expected, run(call, pass, views, 1, reversed_axes));
+      expect_same_bits(expected, run(call, pass, views, 1, padded_rows));
     }
   }
 }
@@ -163,6 +172,44 @@ TEST(CpuBits, OutputsDoNotSeeLaterTokens) {
       differs |= !same_bits(got, expected, i);
     }
     EXPECT_TRUE(differs);
+  }
+}
+
+// A gradient of q is a row of the state times dO: like an output it knows no later token. The
+// gradients of a token know no output before it.
+TEST(CpuBits, GradientsSeeOnlyWhatTheyDependOn) {
+  Call call = mixed_call();
+  call.offsets = {0, 120};
+  const Tensors inputs = make_inputs(call, 12);
+  const Tensors expected = run(call, Pass::kBackward, inputs);
+  const auto expect_rows = [&](Port port, const Tensors& got, std::int64_t begin,
+                               std::int64_t end) {
+    const std::int64_t row = got.at(port).count() / call.dims.T;
+    for (std::int64_t i = begin * row; i < end * row; ++i) {
+      ASSERT_TRUE(same_bits(got.at(port), expected.at(port), i)) << name(port) << " " << i / row;
+    }
+  };
+  for (std::int64_t token : {1, 31, 32, 50}) {
+    SCOPED_TRACE(token);
+    const auto change = [&](std::initializer_list<Port> ports, std::int64_t begin,
+                            std::int64_t end) {
+      Tensors changed = inputs;
+      for (Port port : ports) {
+        Tensor& x = changed.at(port);
+        const std::int64_t row = x.count() / call.dims.T;
+        for (std::int64_t i = begin * row; i < end * row; ++i) x.set(i, 3 - x.get(i));
+      }
+      return run(call, Pass::kBackward, changed);
+    };
+    expect_rows(
+        Port::kDQ,
+        change({Port::kQ, Port::kK, Port::kV, Port::kG, Port::kBeta, Port::kDO}, token, 120), 0,
+        token);
+    const Tensors later = change({Port::kQ, Port::kDO}, 0, token);
+    for (Port port : {Port::kDQ, Port::kDK, Port::kDV, Port::kDG, Port::kDBeta}) {
+      expect_rows(port, later, token, 120);
+    }
+    EXPECT_FALSE(same_bits(later.at(Port::kDV), expected.at(Port::kDV), 0));
   }
 }
 
@@ -264,6 +311,52 @@ TEST(CpuBits, WideningOfAGateChangesNothing) {
       }
       expect_same_bits(got, expected);
     }
+  }
+}
+
+// Operands are not rounded and results once, to nearest even: a 16-bit call is the fp32 call on the
+// same values, rounded. The scales take fp16 from its subnormals to infinity.
+TEST(CpuBits, SixteenBitTensorsAreRoundedOnce) {
+  for (DType io : {DType::kBFloat16, DType::kFloat16}) {
+    for (double scale : {1.0, 1e-7, 1e6}) {
+      Call call{.dims = make_dims(60, 2, 2, 4, 21, 37),
+                .offsets = {0, 20, 60},
+                .options = {.scale = scale, .use_qk_l2norm = true},
+                .types = all(io),
+                .decay = 0.1};
+      Call wide = call;
+      wide.types = all(DType::kFloat32);
+      const Tensors inputs = make_inputs(call, 13);
+      Tensors widened;
+      for (const auto& [port, tensor] : inputs) {
+        widened.emplace(port, relaid(tensor, describe(wide, port)));
+      }
+      for (Pass pass : kPasses) {
+        const Tensors expected = run(wide, pass, widened);
+        for (const auto& [port, tensor] : run(call, pass, inputs)) {
+          SCOPED_TRACE(testing::Message() << name(port) << " " << name(io) << " " << scale);
+          for (std::int64_t i = 0; i < tensor.count(); ++i) {
+            ASSERT_EQ(tensor.get(i), round_to(io, expected.at(port).get(i))) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+// All bits of this one are set, so that adding a half of the last place would wrap it to -0.
+TEST(CpuBits, NanOfAnyPayloadStaysNan) {
+  for (DType io : {DType::kBFloat16, DType::kFloat16}) {
+    const std::int64_t K = 4, V = 33;
+    const Call call{.dims = make_dims(3, 1, 1, 1, K, V),
+                    .offsets = {0, 3},
+                    .types = {.io = io, .beta = io},
+                    .decay = 0.1};
+    Tensors inputs = make_inputs(call, 14);
+    auto* state = static_cast<std::uint32_t*>(inputs.at(Port::kInitialState).data());
+    for (std::int64_t i = 0; i < K * V; ++i) state[i] = 0x7fffffff;
+    const Tensor o = run(call, Pass::kForward, inputs).at(Port::kO);
+    for (std::int64_t i = 0; i < o.count(); ++i) ASSERT_TRUE(std::isnan(o.get(i))) << i;
   }
 }
 

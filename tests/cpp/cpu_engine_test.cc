@@ -14,14 +14,14 @@ namespace {
 using namespace kit;
 
 // Two threads; heads and sequences in one batch.
-void expect_accurate(const Call& call, const Tensors& inputs, bool may_vanish = false) {
+void expect_accurate(const Call& call, const Tensors& inputs) {
   const Tensors gradients = oracle<double>(call, Pass::kBackward, inputs);
   const Tensors plain_gradients = oracle<float>(call, Pass::kBackward, inputs);
-  expect_close({call, inputs, gradients, plain_gradients, may_vanish},
+  expect_close({call, inputs, gradients, plain_gradients},
                run("gdn_cpu", call, Pass::kBackward, inputs, 2));
   const Tensors outputs = oracle<double>(call, Pass::kForward, inputs);
   const Tensors plain_outputs = oracle<float>(call, Pass::kForward, inputs);
-  expect_close({call, inputs, outputs, plain_outputs, may_vanish},
+  expect_close({call, inputs, outputs, plain_outputs},
                run("gdn_cpu", call, Pass::kForward, inputs, 2));
 }
 
@@ -133,7 +133,7 @@ TEST(CpuEngine, Dtypes) {
 
 // One hard regime: changes the inputs of a call with normalised keys.
 void expect_accurate_in(const char* regime, const std::function<void(const Call&, Tensors&)>& set,
-                        double decay = 0.02, bool may_vanish = false) {
+                        double decay = 0.02) {
   for (DType io : {kF32, kBf16, kF16}) {
     SCOPED_TRACE(testing::Message() << regime << " " << name(io));
     const Call call{.dims = make_dims(100, 1, 1, 2, 32, 16),
@@ -143,7 +143,7 @@ void expect_accurate_in(const char* regime, const std::function<void(const Call&
                     .decay = decay};
     Tensors inputs = make_inputs(call, 5);
     set(call, inputs);
-    expect_accurate(call, inputs, may_vanish);
+    expect_accurate(call, inputs);
   }
 }
 
@@ -163,6 +163,10 @@ TEST(CpuEngine, Regimes) {
   expect_accurate_in("resets of -inf", gates([infinity](std::int64_t i, double g) {
                        return i % 23 == 7 ? -infinity : g;
                      }));
+  // Here a prefix sum in fp32 has lost the digits of the weak gates behind the resets.
+  expect_accurate_in("many resets before weak gates", gates([infinity](std::int64_t i, double g) {
+                       return i / 2 % 32 >= 2 && i / 2 % 32 < 22 ? -infinity : g;
+                     }));
   expect_accurate_in("mixed strengths", gates([](std::int64_t i, double g) {
                        return i % 5 == 0 ? -25.0 : i % 3 == 0 ? -3.0 : g;
                      }));
@@ -173,6 +177,12 @@ TEST(CpuEngine, Regimes) {
       for (std::int64_t i = 0; i < x.count(); ++i) {
         if (i / token % 7 == index(port)) x.set(i, 0);
       }
+    }
+  });
+  expect_accurate_in("rows as short as the norm's epsilon", [](const Call&, Tensors& inputs) {
+    for (Port port : {Port::kQ, Port::kK}) {
+      Tensor& x = inputs.at(port);
+      for (std::int64_t i = 0; i < x.count(); ++i) x.set(i, 3e-4 * x.get(i));
     }
   });
   expect_accurate_in("one key, beta 1", [](const Call& call, Tensors& inputs) {

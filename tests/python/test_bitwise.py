@@ -91,6 +91,33 @@ def test_a_16_bit_gate_agrees_with_its_widening(gate, io, regime):
     assert_same_bits(got, expected)
 
 
+@pytest.mark.parametrize("io", ["bf16", "fp16"])
+@pytest.mark.parametrize("regime", ["moderate", "safe"])
+def test_16_bit_results_are_the_fp32_results_rounded_once(io, regime):
+    """The CPU engine rounds no operand, so a call with all tensors widened gives the same numbers
+    before the last rounding, which is to the nearest, ties to even."""
+    dtypes = {"gate": io, "beta": "io", "state": io, "heads": (4, 2, 2), "V": 64}
+    problem = build(Case(io=io, regime=regime, a_log=io if regime == "safe" else None, **dtypes))
+    got = run(problem)
+    dtype = got["o"].dtype
+    problem.d_o, problem.d_final = problem.d_o.float(), problem.d_final.float()
+    wide = {name: x.float() for name, x in problem.inputs.items() if x.is_floating_point()}
+    expected = {name: x.to(dtype) for name, x in run(problem, **wide).items()}
+    assert_same_bits(got, expected)
+
+
+@pytest.mark.parametrize("state", ["bf16", "fp16"])
+def test_16_bit_states_are_the_fp32_states_rounded_once(state):
+    problem = build(Case(state=state, lengths=(40, 3, 0)))
+    got = run(problem)
+    dtype = got["final_state"].dtype
+    problem.d_final = problem.d_final.float()
+    expected = run(problem, initial_state=problem.inputs["initial_state"].float())
+    for name in ("final_state", "initial_state"):
+        assert same_bits(got[name], expected[name].to(dtype)), name
+    assert_same_bits(got, expected, ["o", "q", "k", "v", "g", "beta"])
+
+
 @pytest.mark.parametrize("name", ["a_log", "dt_bias"])
 @pytest.mark.parametrize("io", ["fp32", "bf16"])
 @pytest.mark.parametrize("regime", ["safe", "safe_bound"])

@@ -43,7 +43,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def make_optimizers(model: nn.Module, muon_lr: float, adam_lr: float):
-    """Muon on the blocks' projections, AdamW on embedding, head, gates, norms, convolutions."""
+    """Muon on the blocks' projections, AdamW on embedding, gates, norms, convolutions."""
     matrices, others = [], []
     for name, p in model.named_parameters():
         inner = name.startswith("blocks.") and p.ndim == 2 and min(p.shape) >= 16

@@ -61,7 +61,8 @@ def gated_delta_net(
     decay = g.exp()
 
     bounds = cu_seqlens.tolist()
-    outputs, final_states = [], []
+    outputs = []
+    final_state = q.new_empty(len(bounds) - 1, heads, value_dim, key_dim)
     for n, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
         if initial_state is None:
             state = q.new_zeros(heads, value_dim, key_dim)
@@ -73,7 +74,7 @@ def gated_delta_net(
             write = beta[t][:, None] * (v[t] - read)
             state = state + write.unsqueeze(-1) * k[t].unsqueeze(-2)
             outputs.append((state @ q[t].unsqueeze(-1)).squeeze(-1))
-        final_states.append(state)
+        final_state[n] = state
     outputs += [q.new_zeros(heads, value_dim)] * (q.shape[0] - len(outputs))
     o = torch.stack(outputs) if outputs else q.new_zeros(0, heads, value_dim)
-    return o.to(io_dtype), torch.stack(final_states) if output_final_state else None
+    return o.to(io_dtype), final_state if output_final_state else None

@@ -42,7 +42,7 @@ class ShortConvolution(nn.Module):
             state: [N, kernel_size - 1, dim], the inputs before each sequence; None is zeros.
 
         Returns:
-            y [T, dim], zero at and past cu_seqlens[-1], and the new state [N, kernel_size - 1, dim].
+            y [T, dim], zero at and past cu_seqlens[-1], and the new state, shaped like `state`.
         """
         history = self.kernel_size - 1
         rows, dim = x.shape
@@ -60,7 +60,8 @@ class ShortConvolution(nn.Module):
         slot = torch.arange(history, device=x.device)
         gaps = history * torch.arange(sequences, device=x.device)
 
-        padded = x.new_zeros(rows + history * (sequences + 1), dim).index_copy(0, row_at, x)
+        # One spare row, for conv1d refuses to have nothing to compute (no rows in no sequences).
+        padded = x.new_zeros(rows + history * (sequences + 1) + 1, dim).index_copy(0, row_at, x)
         if state is not None:
             before = (starts[:-1] + gaps)[:, None] + slot
             padded = padded.index_copy(0, before.flatten(), state.to(x.dtype).flatten(0, 1))

@@ -1,0 +1,171 @@
+"""`python -m deltaworks.demo`: trains a small language model on this machine's CPU and tests it.
+
+Reads the Python standard library's own source, trains, saves and reloads a checkpoint, continues a
+held-out function token by token, and compares with byte counts, gzip and (--ablate) itself without
+the operator.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from deltaworks.demo import baselines, checkpoint, generate, report
+from deltaworks.demo.corpus import Corpus, load_corpus, validation_pieces
+from deltaworks.demo.induction import induction_test
+from deltaworks.demo.model import ByteModel, ModelConfig, zeroed
+from deltaworks.demo.train import (
+    BatchStream,
+    TrainConfig,
+    bits_per_byte,
+    induction_accuracy,
+    train,
+)
+
+VALIDATION_PIECE, VALIDATION_BYTES = 2048, 262144
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m deltaworks.demo", description=__doc__)
+    parser.add_argument("--steps", type=int, default=800, help="updates (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder of the results")
+    parser.add_argument("--json", type=Path, help="also write the final numbers to this file")
+    parser.add_argument(
+        "--ablate", action="store_true", help="zero the operator's output, all else equal"
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("deltaworks", "torch"),
+        default="deltaworks",
+        help="torch: a plain PyTorch token loop, slow",
+    )
+    options = parser.parse_args(arguments)
+    if options.steps < 1:
+        parser.error("--steps must be at least 1")
+    return options
+
+
+def find_operator(backend: str, ablate: bool) -> Callable:
+    """`gated_delta_net` of a backend, zeroed for the ablation."""
+    if backend == "torch":
+        from deltaworks.demo.torch_backend import gated_delta_net
+    else:
+        from deltaworks.ops import gated_delta_net
+    return zeroed(gated_delta_net) if ablate else gated_delta_net
+
+
+def train_with_progress(
+    console: Console, model: ByteModel, corpus: Corpus, config: TrainConfig, seed: int, curve: Path
+) -> float:
+    """Trains under a progress bar, or with one line an evaluation where there is no terminal."""
+    pieces = validation_pieces(corpus.validation, VALIDATION_PIECE, VALIDATION_BYTES)
+    columns = (
+        BarColumn(),
+        TextColumn("step {task.completed}/{task.total}"),
+        TextColumn("{task.fields[rate]:,.0f} tokens/s"),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TextColumn("validation {task.fields[validation]:.3f} bits per byte"),
+        TimeRemainingColumn(),
+    )
+    nan = float("nan")
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("train", total=config.steps, rate=0.0, loss=nan, validation=nan)
+
+        def on_step(record: dict) -> None:
+            rate = record["tokens"] / record["seconds"]
+            progress.update(task, completed=record["step"], rate=rate, loss=record["loss"])
+            if "validation_bits_per_byte" in record:
+                measured = record["validation_bits_per_byte"]
+                progress.update(task, validation=measured)
+                if not console.is_terminal:
+                    console.print(
+                        f"step {record['step']}/{config.steps}  {rate:,.0f} tokens/s  "
+                        f"loss {record['loss']:.3f}  validation {measured:.3f} bits per byte"
+                    )
+
+        return train(model, BatchStream(corpus, config, seed), config, pieces, curve, on_step)
+
+
+def show_continuation(console: Console, model: ByteModel, corpus: Corpus) -> float:
+    """Continues a held-out function; returns decoding's distance from the parallel forward."""
+    name, prompt, rest = generate.find_function(corpus.validation)
+    made = generate.continue_text(model, prompt, 240, temperature=0.5)
+    shown = prompt[-200:].decode("utf-8", "replace")
+    console.rule(f"{name}: the prompt ends in, and the model goes on with (bold)")
+    console.print(
+        f"{escape(shown)}[bold]{escape(made.text.decode('utf-8', 'replace'))}[/bold]",
+        highlight=False,
+    )
+    console.rule("the file itself goes on with")
+    console.print(escape(rest.decode("utf-8", "replace")), highlight=False)
+    console.rule(f"decoding = parallel forward within {made.mismatch:.1e}")
+    return made.mismatch
+
+
+def main(arguments: list[str] | None = None) -> dict:
+    """Runs the demo; returns the final numbers."""
+    options = parse(arguments)
+    began = time.perf_counter()
+    console = Console()
+    torch.manual_seed(options.seed)
+    options.out.mkdir(parents=True, exist_ok=True)
+    label = "ablated" if options.ablate else "gated_delta_net"
+
+    corpus = load_corpus()
+    operator = find_operator(options.backend, options.ablate)
+    config = TrainConfig(options.steps)
+    model = ByteModel(ModelConfig(), operator)
+    parameters = sum(p.numel() for p in model.parameters())
+    console.print(
+        f"{len(corpus.train)} files ({sum(len(t) for _, t in corpus.train):,} bytes) to train on, "
+        f"{len(corpus.validation)} held out; {parameters:,} parameters, "
+        f"{config.steps} steps of {config.tokens:,} tokens, {torch.get_num_threads()} threads"
+    )
+    curve = options.out / f"{label}.jsonl"
+    seconds = train_with_progress(console, model, corpus, config, options.seed, curve)
+
+    saved = options.out / f"{label}.safetensors"
+    checkpoint.save(model, saved)
+    model = checkpoint.load(saved, operator)
+    mismatch = show_continuation(console, model, corpus)
+
+    pieces = validation_pieces(corpus.validation, VALIDATION_PIECE, VALIDATION_BYTES)
+    training_text = [text for _, text in corpus.train]
+    result = {
+        "backend": options.backend,
+        "ablate": options.ablate,
+        "seed": options.seed,
+        "steps": config.steps,
+        "tokens": config.steps * config.tokens,
+        "parameters": parameters,
+        "model": model.config.as_dict(),
+        "training": config.as_dict(),
+        "validation_bytes": sum(map(len, pieces)),
+        "validation_bits_per_byte": bits_per_byte(model, pieces),
+        "induction_accuracy": induction_accuracy(model, induction_test(options.seed)),
+        "order0_bits_per_byte": baselines.order_bits_per_byte(0, training_text, pieces),
+        "order2_bits_per_byte": baselines.order_bits_per_byte(2, training_text, pieces),
+        "gzip_bits_per_byte": baselines.gzip_bits_per_byte(pieces),
+        "decoding_mismatch": mismatch,
+        "training_seconds": seconds,
+        "total_seconds": time.perf_counter() - began,
+        "threads": torch.get_num_threads(),
+    }
+    report.show(console, result)
+    console.print(f"loss curve: {curve}   checkpoint: {saved}")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    return result
+
+
+if __name__ == "__main__":
+    main()

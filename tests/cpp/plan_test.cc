@@ -1,0 +1,428 @@
+// Plans: how one is found, what it refuses, and that executing it is safe from many threads and
+// allocates nothing.
+#include "deltaworks/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "allocations.h"
+#include "core/threads.h"
+#include "deltaworks/status.h"
+#include "kit.h"
+#include "problem_rows.h"
+#include "registry/cache.h"
+#include "registry/engine.h"
+
+namespace deltaworks {
+namespace {
+
+using namespace kit;
+
+constexpr Pass kPasses[] = {Pass::kForward, Pass::kBackward};
+
+void expect_error(const std::function<void()>& f, Status status, const std::string& text) {
+  try {
+    f();
+    ADD_FAILURE() << "nothing was thrown; expected: " << text;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), status);
+    EXPECT_EQ(error.what(), text);
+  }
+}
+
+Call small_call() {
+  return {.dims = make_dims(40, 2, 2, 4, 12, 20),
+          .offsets = {0, 5, 5, 38},
+          .options = {.use_qk_l2norm = true, .safe_gate = true},
+          .a_log = true,
+          .dt_bias = true,
+          .types = {.io = DType::kBFloat16}};
+}
+
+TEST(Plan, TellsWhatItIs) {
+  for (Pass pass : kPasses) {
+    Tensors inputs = make_inputs(small_call(), 1);
+    const Problem problem = prepare("", small_call(), pass, inputs).problem;
+    const std::shared_ptr<const Plan> plan = find_plan(problem);
+    EXPECT_EQ(plan->name(), "gdn_cpu");
+    EXPECT_EQ(plan->problem(), problem);
+    EXPECT_EQ(plan->dims().T, 40);
+    EXPECT_EQ(plan->dims().N, 3);
+    EXPECT_EQ(plan->dims().HO, 4);
+    EXPECT_GT(plan->workspace_bytes(), 0u);
+  }
+}
+
+using Change = std::function<void(Problem&)>;
+
+// A problem that differs from valid_problem() in one fact each, all legal.
+std::vector<Problem> neighbours(Pass pass) {
+  const Problem base = valid_problem(pass);
+  std::vector<Problem> problems{base};
+  const auto add = [&](const Change& change) {
+    problems.push_back(base);
+    change(problems.back());
+  };
+  const auto drop = [](Problem& p, Port port) { p[port] = TensorDesc{}; };
+
+  for (int i = 0; i < kPortCount; ++i) {
+    const Port port = static_cast<Port>(i);
+    for (int axis = 0; axis < base[port].rank; ++axis) {
+      add([=](Problem& p) { p[port].stride[axis] += 1000; });
+    }
+    const Role role = spec_of(port).role;
+    const bool may_go = role == Role::kFlow || role == Role::kGradient ||
+                        (pass == Pass::kForward && role == Role::kOptional);
+    if (base.has(port) && may_go) add([=](Problem& p) { drop(p, port); });
+  }
+  add([&](Problem& p) {
+    if (p.pass == Pass::kForward) drop(p, Port::kFinalState);
+    p.options.output_final_state = false;
+  });
+
+  const auto retype = [&](std::initializer_list<Port> ports, DType dtype) {
+    const std::vector<Port> all(ports);
+    add([=](Problem& p) {
+      for (Port port : all) {
+        if (p.has(port)) p[port].dtype = dtype;
+      }
+    });
+  };
+  retype({Port::kQ, Port::kK, Port::kV, Port::kO, Port::kDO, Port::kDQ, Port::kDK, Port::kDV,
+          Port::kBeta, Port::kDBeta},
+         DType::kFloat16);
+  retype({Port::kG, Port::kDG}, DType::kBFloat16);
+  retype({Port::kBeta, Port::kDBeta}, DType::kFloat32);
+  retype({Port::kALog, Port::kDALog}, DType::kBFloat16);
+  retype({Port::kDtBias, Port::kDDtBias}, DType::kBFloat16);
+  retype({Port::kInitialState, Port::kFinalState, Port::kDFinalState, Port::kDInitialState},
+         DType::kBFloat16);
+  retype({Port::kCuSeqlens}, DType::kInt32);
+
+  // Shapes without strides, so that the shape alone differs.
+  const auto resize = [&](Axis changed, std::int64_t size) {
+    add([=](Problem& p) {
+      for (const PortSpec& spec : ports(p.op)) {
+        if (!p.has(spec.port)) continue;
+        for (int axis = 0; axis < spec.rank; ++axis) {
+          if (spec.axes[axis] == changed) p[spec.port].shape[axis] = size;
+        }
+      }
+      if (changed == Axis::kN) p[Port::kCuSeqlens].shape[0] = size + 1;
+    });
+  };
+  resize(Axis::kT, 11);
+  resize(Axis::kN, 3);
+  resize(Axis::kK, 15);
+  resize(Axis::kV, 7);
+  resize(Axis::kHK, 4);
+
+  add([](Problem& p) { p.options.scale = 0.25; });
+  add([](Problem& p) { p.options.scale = 0.0; });
+  add([](Problem& p) { p.options.use_qk_l2norm = true; });
+  add([](Problem& p) { p.options.use_beta_sigmoid = true; });
+  add([](Problem& p) { p.options.use_beta_sigmoid = p.options.allow_neg_eigval = true; });
+  add([](Problem& p) { p.options.batch_invariant = true; });
+  const auto without_parameters = [&](Problem& p) {
+    for (Port port : {Port::kALog, Port::kDtBias, Port::kDALog, Port::kDDtBias}) drop(p, port);
+  };
+  add(without_parameters);
+  add([&](Problem& p) {
+    without_parameters(p);
+    p.options.safe_gate = false;
+  });
+  add([&](Problem& p) {
+    without_parameters(p);
+    p.options.safe_gate = false;
+    p.options.gate_domain = GateDomain::kLinear;
+  });
+  add([](Problem& p) { p.requires_gradient = true; });
+  add([](Problem& p) { p.plan_name = "gdn_cpu"; });
+  add([](Problem& p) { p.threads = 7; });
+  return problems;
+}
+
+TEST(PlanCache, OnePlanAProblem) {
+  for (Pass pass : kPasses) {
+    std::vector<Problem> problems = neighbours(pass);
+    std::vector<std::shared_ptr<const Plan>> plans;
+    std::set<const Plan*> distinct;
+    for (std::size_t i = 0; i < problems.size(); ++i) {
+      SCOPED_TRACE(i);
+      ASSERT_NO_THROW(plans.push_back(find_plan(problems[i])));
+      EXPECT_TRUE(distinct.insert(plans.back().get()).second) << "shares another problem's plan";
+      EXPECT_EQ(plans.back()->problem(), problems[i]);
+    }
+    for (std::size_t i = 0; i < problems.size(); ++i) EXPECT_EQ(find_plan(problems[i]), plans[i]);
+  }
+}
+
+TEST(PlanCache, DefaultThreadsAreAKeyLikeAnyOther) {
+  Problem problem = valid_problem(Pass::kForward);
+  problem.threads = 0;
+  const std::shared_ptr<const Plan> plan = find_plan(problem);
+  EXPECT_EQ(plan->problem().threads, default_threads());
+  EXPECT_EQ(find_plan(problem), plan);
+  problem.threads = -3;
+  EXPECT_EQ(find_plan(problem), plan);
+}
+
+class NoWork final : public Executable {
+  std::size_t workspace_bytes() const override { return 0; }
+  void execute(const Pack&, void*, void*) const override {}
+};
+
+std::shared_ptr<const Plan> plan_of(int key) {
+  Problem problem;
+  problem.threads = key;
+  return std::make_shared<const Plan>(problem, Dims{}, "none", std::make_unique<NoWork>());
+}
+
+TEST(PlanCache, DropsWhatWasUsedLongestAgo) {
+  PlanCache cache(3);
+  for (int key = 0; key < 3; ++key) cache.insert(plan_of(key));
+  const std::shared_ptr<const Plan> kept = cache.find(plan_of(0)->problem());
+  ASSERT_NE(kept, nullptr);  // and with it used last
+  for (int key = 3; key < 5; ++key) {
+    cache.insert(plan_of(key));
+    EXPECT_EQ(cache.size(), 3u);
+  }
+  EXPECT_EQ(cache.find(plan_of(0)->problem()), kept);
+  EXPECT_EQ(cache.find(plan_of(1)->problem()), nullptr);
+  EXPECT_EQ(cache.find(plan_of(2)->problem()), nullptr);
+  EXPECT_NE(cache.find(plan_of(3)->problem()), nullptr);
+  EXPECT_NE(cache.find(plan_of(4)->problem()), nullptr);
+}
+
+TEST(PlanCache, KeepsTheFirstOfTwoEqualPlans) {
+  PlanCache cache(2);
+  const std::shared_ptr<const Plan> first = plan_of(1);
+  cache.insert(first);
+  cache.insert(plan_of(1));
+  EXPECT_EQ(cache.size(), 1u);
+  EXPECT_EQ(cache.find(first->problem()), first);
+}
+
+TEST(PlanCache, ManyThreadsAtOnce) {
+  const std::vector<Problem> problems = neighbours(Pass::kForward);
+  PlanCache small(4);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 200; ++i) {
+        const Problem& problem = problems[(i * (thread + 1)) % problems.size()];
+        if (!(find_plan(problem)->problem() == problem)) ++wrong;
+        small.insert(plan_of(i * (thread + 1) % 9));
+        const std::shared_ptr<const Plan> plan = small.find(plan_of(i % 9)->problem());
+        if (plan && plan->problem().threads != i % 9) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_LE(small.size(), 4u);
+}
+
+TEST(Plan, TwoThreadsExecuteOnePlan) {
+  for (Pass pass : kPasses) {
+    const Tensors inputs = make_inputs(small_call(), 2);
+    const Tensors expected = run("gdn_cpu", small_call(), pass, inputs, 2);
+    std::vector<Tensors> results(3);
+    std::vector<std::thread> threads;
+    for (Tensors& result : results) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 5; ++i) result = run("gdn_cpu", small_call(), pass, inputs, 2);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const Tensors& result : results) expect_same_bits(expected, result);
+  }
+}
+
+#ifdef DELTAWORKS_COUNTS_ALLOCATIONS
+TEST(Plan, ExecutionAllocatesNothing) {
+  const std::int64_t start = allocations();
+  std::vector<std::byte>* seen = new std::vector<std::byte>(100);
+  ASSERT_EQ(allocations(), start + 2) << "allocations are not counted";
+  delete seen;
+  parallel_for(3, 3, [](std::int64_t, int) {});  // starts the workers, once a process
+  std::vector<const char*> plans = {"gdn_cpu"};
+#ifdef DELTAWORKS_REFERENCE
+  plans.push_back("gdn_reference");
+#endif
+  for (const char* name : plans) {
+    for (Pass pass : kPasses) {
+      for (int threads : {1, 3}) {
+        SCOPED_TRACE(testing::Message() << name << " " << threads);
+        Call call = small_call();
+        call.options.scale = threads + (pass == Pass::kForward ? 0.5 : 0.25);  // a plan not run yet
+        Tensors inputs = make_inputs(call, 3);
+        const Prepared prepared = prepare(name, call, pass, inputs, threads);
+        const std::shared_ptr<const Plan> plan = find_plan(prepared.problem);
+        Workspace workspace(*plan);
+        const std::int64_t before = allocations();
+        plan->execute(prepared.pack, workspace.data());
+        EXPECT_EQ(allocations(), before);
+      }
+    }
+  }
+}
+#endif
+
+void expect_poison(const Tensors& outputs) {
+  for (const auto& [port, tensor] : outputs) {
+    EXPECT_TRUE(tensor.storage == Tensor(tensor.desc).storage) << name(port) << " was written";
+  }
+}
+
+TEST(PlanErrors, MissingMemory) {
+  for (Pass pass : kPasses) {
+    Tensors inputs = make_inputs(small_call(), 4);
+    const Prepared prepared = prepare("", small_call(), pass, inputs);
+    const std::shared_ptr<const Plan> plan = find_plan(prepared.problem);
+    Workspace workspace(*plan);
+    int tensors = 0;
+    for (const PortSpec& spec : ports(Op::kGatedDeltaNet)) {
+      if (!prepared.problem.has(spec.port)) continue;
+      Pack pack = prepared.pack;
+      pack[spec.port] = nullptr;
+      expect_error(
+          [&] { plan->execute(pack, workspace.data()); }, Status::kInvalidValue,
+          std::string("gated_delta_net: ") + name(spec.port) + " has no memory (null pointer)");
+      ++tensors;
+    }
+    EXPECT_EQ(tensors, pass == Pass::kForward ? 11 : 19);
+    expect_error([&] { plan->execute(prepared.pack, nullptr); }, Status::kInvalidValue,
+                 "gated_delta_net: the workspace is missing (" +
+                     std::to_string(plan->workspace_bytes()) + " bytes)");
+    expect_poison(prepared.outputs);
+  }
+}
+
+TEST(PlanErrors, MalformedOffsets) {
+  const std::pair<std::array<std::int64_t, 4>, const char*> rows[] = {
+      {{1, 5, 6, 38}, "start at 0, got 1"},
+      {{-1, 5, 6, 38}, "start at 0, got -1"},
+      {{0, 5, 4, 38}, "not decrease, got 5 then 4 at sequence 1"},
+      {{0, -2, 4, 38}, "not decrease, got 0 then -2 at sequence 0"},
+      {{0, 5, 41, 38}, "not decrease, got 41 then 38 at sequence 2"},
+      {{0, 5, 6, 41}, "end at most at T = 40, got 41"},
+      {{0, 50, 60, 70}, "end at most at T = 40, got 70"},
+  };
+  for (Pass pass : kPasses) {
+    for (DType offset : {DType::kInt32, DType::kInt64}) {
+      for (const bool padded : {false, true}) {
+        for (const auto& [offsets, text] : rows) {
+          SCOPED_TRACE(testing::Message() << text << " " << name(offset) << " " << padded);
+          Call call = small_call();
+          call.types.offset = offset;
+          Tensors inputs = make_inputs(call, 5);
+          Tensor& cu_seqlens = inputs.at(Port::kCuSeqlens);
+          if (padded) cu_seqlens = relaid(cu_seqlens, reversed(cu_seqlens.desc));
+          for (int i = 0; i < 4; ++i) cu_seqlens.set(i, static_cast<double>(offsets[i]));
+          const Prepared prepared = prepare("", call, pass, inputs);
+          const std::shared_ptr<const Plan> plan = find_plan(prepared.problem);
+          Workspace workspace(*plan);
+          expect_error([&] { plan->execute(prepared.pack, workspace.data()); },
+                       Status::kInvalidValue,
+                       std::string("gated_delta_net: cu_seqlens must ") + text);
+          expect_poison(prepared.outputs);
+        }
+      }
+    }
+  }
+}
+
+// A null pointer is no error where there is nothing to point at.
+TEST(PlanErrors, EmptyTensorsNeedNoMemory) {
+  const Call call{.dims = make_dims(0, 1, 1, 1, 2, 2), .offsets = {0, 0}};
+  Tensors inputs = make_inputs(call, 6);
+  Prepared prepared = prepare("", call, Pass::kForward, inputs);
+  for (Port port : {Port::kQ, Port::kK, Port::kV, Port::kG, Port::kBeta, Port::kO}) {
+    prepared.pack[port] = nullptr;
+  }
+  const std::shared_ptr<const Plan> plan = find_plan(prepared.problem);
+  Workspace workspace(*plan);
+  EXPECT_NO_THROW(plan->execute(prepared.pack, workspace.data()));
+  for (std::int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(prepared.outputs.at(Port::kFinalState).get(i), inputs.at(Port::kInitialState).get(i));
+  }
+}
+
+#ifdef DELTAWORKS_REFERENCE
+constexpr const char* kNames = "gdn_cpu, gdn_reference";
+#else
+constexpr const char* kNames = "gdn_cpu";
+#endif
+
+TEST(PlanErrors, UnknownName) {
+  Problem problem = valid_problem(Pass::kForward);
+  problem.plan_name = "gdn_sm100";
+  expect_error(
+      [&] { find_plan(problem); }, Status::kInvalidValue,
+      std::string("gated_delta_net: plan_name must be one of ") + kNames + ", got gdn_sm100");
+}
+
+TEST(PlanErrors, NobodyAccepts) {
+  Problem problem = valid_problem(Pass::kForward);
+  problem.options.checkpoint_every_n_tokens = 64;
+  problem.options.overwrite_initial_state = true;
+  std::string text =
+      "gated_delta_net: no engine takes this problem"
+      "\n  gdn_cpu: overwrite_initial_state is not supported yet"
+      "\n  gdn_cpu: checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet), "
+      "got 64";
+#ifdef DELTAWORKS_REFERENCE
+  text +=
+      "\n  gdn_reference: is chosen by itself only for float64 tensors; pin it by plan_name for "
+      "others"
+      "\n  gdn_reference: checkpoint_every_n_tokens must be 0, got 64"
+      "\n  gdn_reference: overwrite_initial_state must be false, got true";
+#endif
+  expect_error([&] { find_plan(problem); }, Status::kNotSupported, text);
+}
+
+TEST(PlanErrors, PinnedEngineDeclines) {
+  Problem problem = valid_problem(Pass::kForward);
+  problem.plan_name = "gdn_cpu";
+  problem.options.has_state_indices = true;
+  expect_error([&] { find_plan(problem); }, Status::kNotSupported,
+               "gated_delta_net: no engine takes this problem"
+               "\n  gdn_cpu: state_indices (state pools) is not supported yet");
+}
+
+TEST(Explain, EveryEngineWithItsReasons) {
+  Problem problem = valid_problem(Pass::kForward);
+  std::vector<Verdict> verdicts = explain(problem);
+  ASSERT_GE(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].plan_name, "gdn_cpu");
+  EXPECT_TRUE(verdicts[0].reasons.empty());
+  for (TensorDesc& x : problem.tensors) {
+    if (x.present() && x.dtype != DType::kInt64) x.dtype = DType::kFloat64;
+  }
+  verdicts = explain(problem);
+  EXPECT_EQ(verdicts[0].reasons,
+            std::vector<std::string>{"computes in float32; float64 tensors need the reference"});
+#ifdef DELTAWORKS_REFERENCE
+  ASSERT_EQ(verdicts.size(), 2u);
+  EXPECT_EQ(verdicts[1].plan_name, "gdn_reference");
+  EXPECT_TRUE(verdicts[1].reasons.empty());
+  EXPECT_EQ(find_plan(problem)->name(), "gdn_reference");
+  const std::vector<Verdict> narrow = explain(valid_problem(Pass::kForward));
+  EXPECT_EQ(narrow[1].reasons.size(), 1u);
+#else
+  EXPECT_EQ(verdicts.size(), 1u);
+#endif
+  for (TensorDesc& x : problem.tensors) x.device = {DeviceType::kCuda, 0};
+  for (const Verdict& verdict : explain(problem)) EXPECT_FALSE(verdict.reasons.empty());
+  problem[Port::kQ] = TensorDesc{};
+  expect_error([&] { explain(problem); }, Status::kInvalidValue, "gated_delta_net: q is missing");
+}
+
+}  // namespace
+}  // namespace deltaworks

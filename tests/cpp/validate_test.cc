@@ -1,0 +1,78 @@
+// Every rule of validation, and what is legal beside it.
+#include "problem/validate.h"
+
+#include <gtest/gtest.h>
+
+#include "kit.h"
+#include "problem_rows.h"
+
+namespace deltaworks {
+namespace {
+
+using namespace kit;
+
+TEST(Validate, EveryRule) {
+  for (const ProblemRow& row : problem_rows()) {
+    SCOPED_TRACE(row.text);
+    Problem problem = valid_problem(row.pass);
+    row.breaks(problem);
+    try {
+      validate(problem);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), row.status);
+      EXPECT_EQ(error.what(), row.text);
+    }
+  }
+}
+
+TEST(Validate, TellsTheDims) {
+  for (Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const Dims dims = validate(valid_problem(pass));
+    EXPECT_EQ(dims.T, 12);
+    EXPECT_EQ(dims.N, 2);
+    EXPECT_EQ(dims.K, 16);
+    EXPECT_EQ(dims.V, 8);
+    EXPECT_EQ(dims.H, 2);
+    EXPECT_EQ(dims.HK, 2);
+    EXPECT_EQ(dims.HV, 4);
+    EXPECT_EQ(dims.HO, 4);
+  }
+}
+
+// What looks unusual and is legal.
+TEST(Validate, LegalProblems) {
+  const auto expect_legal = [](Pass pass, auto change) {
+    Problem problem = valid_problem(pass);
+    change(problem);
+    EXPECT_NO_THROW(validate(problem));
+  };
+  // Every optional tensor may be absent, and a gradient that no one asks for.
+  for (Port port : {Port::kALog, Port::kDtBias, Port::kInitialState}) {
+    expect_legal(Pass::kForward, [&](Problem& p) { p[port] = TensorDesc{}; });
+  }
+  for (Port port : {Port::kDO, Port::kDFinalState, Port::kDQ, Port::kDK, Port::kDV, Port::kDG,
+                    Port::kDBeta, Port::kDALog, Port::kDDtBias, Port::kDInitialState}) {
+    expect_legal(Pass::kBackward, [&](Problem& p) { p[port] = TensorDesc{}; });
+  }
+  // Inputs may be broadcast; so may an output's axis of one element.
+  for (Port port : {Port::kQ, Port::kK, Port::kV, Port::kG, Port::kBeta, Port::kInitialState}) {
+    expect_legal(Pass::kForward, [&](Problem& p) { p[port].stride = {}; });
+  }
+  const Call single{.dims = make_dims(1, 1, 1, 1, 4, 4), .offsets = {0, 1}};
+  Tensors inputs = make_inputs(single, 0);
+  Problem problem = prepare("", single, Pass::kForward, inputs).problem;
+  problem[Port::kO].stride[0] = problem[Port::kFinalState].stride[0] = 0;
+  EXPECT_NO_THROW(validate(problem));
+  // No tokens, no sequences, no heads.
+  for (const Call& call : {Call{.dims = make_dims(0, 1, 1, 1, 4, 4), .offsets = {0, 0}},
+                           Call{.dims = make_dims(5, 1, 1, 1, 4, 4), .offsets = {0}},
+                           Call{.dims = make_dims(5, 0, 0, 0, 4, 4), .offsets = {0, 5}}}) {
+    Tensors empty = make_inputs(call, 0);
+    EXPECT_NO_THROW(validate(prepare("", call, Pass::kForward, empty).problem));
+    EXPECT_NO_THROW(validate(prepare("", call, Pass::kBackward, empty).problem));
+  }
+}
+
+}  // namespace
+}  // namespace deltaworks
