@@ -8,6 +8,7 @@ runs. First the tests named must pass without any defect. A mutant is killed if 
 error of the table or a hole in the tests.
 """
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -156,6 +157,13 @@ def main() -> int:
     chosen = [m for m in table if not names or any(name in m.name for name in names)]
     if not chosen:
         print(f"no mutant is called {' or '.join(names)}", file=sys.stderr)
+        return 2
+    SCRATCH.parent.mkdir(exist_ok=True)
+    lock = SCRATCH.with_suffix(".lock").open("w")  # held until the process ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"another run uses {SCRATCH}", file=sys.stderr)
         return 2
     copy_tree(ROOT, SCRATCH)
     environment = SCRATCH / ".venv"

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
-#include <numeric>
 
 #include "bounds.h"
 #include "oracle.h"

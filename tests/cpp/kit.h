@@ -76,7 +76,8 @@ Tensors make_inputs(const Call& call, unsigned seed);
 
 using Layout = std::function<TensorDesc(Port, TensorDesc)>;  // changes the strides of an output
 
-// A call as an engine's user states it; `tensors` outlive the pack.
+// A call as an engine's user states it, its outputs still poison; the pack points into the inputs
+// too, which must outlive it.
 struct Prepared {
   Problem problem;
   Pack pack;

@@ -1,6 +1,7 @@
 // The table of problem_rows.h, in the order in which validation asks.
 #include "problem_rows.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "kit.h"

@@ -63,9 +63,8 @@ def assert_tensor_close(problem, name, value, reference, loop):
     scale = max(scale, floor)
 
     error = value.double() - ref
-    allowed = base
-    if follows_loop:
-        allowed = max(base, LOOP * rms(loop[name].double() - ref) / scale)
+    tensor_loop = rms(loop[name].double() - ref) / scale if follows_loop else 0.0
+    allowed = max(base, LOOP * tensor_loop)
     assert rms(error) <= allowed * scale, (
         f"{name}: relative RMS error {rms(error) / scale:.2e} > {allowed:.2e}"
     )
@@ -87,6 +86,7 @@ def assert_tensor_close(problem, name, value, reference, loop):
     limit = torch.full_like(ref_rms, base)
     if follows_loop:
         loop_error = group_rms(problem, name, loop[name].double() - ref)[0] / ref_rms
+        loop_error = loop_error.clamp(min=tensor_loop)
         loop_error[small] = loop_error.max()
         limit = torch.maximum(limit, LOOP * loop_error)
     over = error_rms / ref_rms / limit

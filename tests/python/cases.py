@@ -113,6 +113,8 @@ class Problem:
             names.add("initial_state")
         if case.state is None and max(case.lengths, default=0) <= 1:
             names.update(("g", "a_log", "dt_bias"))
+        if sum(case.lengths) == 1:  # single numbers, which may happen to be small
+            names.update(("q", "k", "g", "beta", "a_log", "dt_bias"))
         if sum(case.lengths) == 0:
             names.update(("o", "q", "k", "v", "g", "beta", "a_log", "dt_bias"))
             if case.state is None:

@@ -5,6 +5,7 @@ import torch
 
 import layouts
 from cases import Case, build
+from deltaworks import ops
 from run_op import CPU, assert_same_bits, run, same_bits
 
 CASES = [
@@ -104,6 +105,41 @@ def test_16_bit_results_are_the_fp32_results_rounded_once(io, regime):
     wide = {name: x.float() for name, x in problem.inputs.items() if x.is_floating_point()}
     expected = {name: x.to(dtype) for name, x in run(problem, **wide).items()}
     assert_same_bits(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("V", [1, 67])
+@pytest.mark.parametrize("plan_name", [CPU, "gdn_reference"])
+def test_results_round_to_nearest_even(plan_name, V, dtype):
+    """Sequences of one token with k = q = v = 1: outputs and states are beta, here fp32 numbers
+    half-way between two of `dtype`, subnormal ones and ones past its range; and a NaN."""
+    fraction_bits = {torch.bfloat16: 16, torch.float16: 13}[dtype]
+    half = 1 << (fraction_bits - 1)
+    ties = (torch.arange(300) << fraction_bits) + half + torch.tensor([0, 0, 0, 1, -1]).repeat(60)
+    beta = ((127 << 23) + ties).int().view(torch.float32)
+    tiny = beta * torch.finfo(dtype).tiny / 4
+    special = torch.tensor([65519.0, 65520.0, 3.3961e38, 3.4e38, torch.nan])
+    wrapping_nan = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32)
+    beta = torch.cat([beta, -beta, tiny, special, wrapping_nan])[:, None]
+    T = len(beta)
+    o, final_state = ops.gated_delta_net(
+        torch.ones(T, 1, 1, dtype=dtype),
+        torch.ones(T, 1, 1, dtype=dtype),
+        torch.ones(T, 1, V, dtype=dtype),
+        torch.zeros(T, 1),
+        beta,
+        torch.arange(T + 1),
+        scale=1.0,
+        initial_state=torch.zeros(T, 1, V, 1, dtype=dtype),
+        output_final_state=True,
+        plan_name=plan_name,
+    )
+    expected = beta.to(dtype)[:, :, None].expand(T, 1, V)
+    for got in (o, final_state[..., 0]):
+        assert got.dtype == dtype
+        assert torch.equal(got.isnan(), expected.isnan())
+        number = ~expected.isnan()
+        assert same_bits(got[number], expected[number])
 
 
 @pytest.mark.parametrize("state", ["bf16", "fp16"])

@@ -1,0 +1,1 @@
+"""The demo: a small language model, trained and tested on this machine in a few minutes."""

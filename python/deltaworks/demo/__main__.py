@@ -97,7 +97,7 @@ def train_with_progress(
 def show_continuation(console: Console, model: ByteModel, corpus: Corpus) -> float:
     """Continues a held-out function; returns decoding's distance from the parallel forward."""
     name, prompt, rest = generate.find_function(corpus.validation)
-    made = generate.continue_text(model, prompt, 240, temperature=0.5)
+    made = generate.continue_text(model, prompt, 300, temperature=0.8)
     shown = prompt[-200:].decode("utf-8", "replace")
     console.rule(f"{name}: the prompt ends in, and the model goes on with (bold)")
     console.print(

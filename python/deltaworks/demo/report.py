@@ -12,6 +12,10 @@ NOTES = (
     "tokens, scored on the repetition alone), the test others. The blocks start as an associative "
     "memory that holds nothing (see model.py).",
 )
+ABLATION_NOTE = (
+    "With the operator's output zeroed nothing passes from one byte to the next (the short "
+    "convolutions feed the operator): what is left is an order-1 model."
+)
 
 
 def show(console: Console, result: dict) -> None:
@@ -34,6 +38,8 @@ def show(console: Console, result: dict) -> None:
     console.print(table)
     for note in NOTES:
         console.print(note.format(share=result["training"]["induction_share"]), style="dim")
+    if result["ablate"]:
+        console.print(ABLATION_NOTE, style="dim")
     console.print(
         f"{result['tokens']:,} tokens in {result['steps']} steps, "
         f"{result['training_seconds']:.0f} s of training, {result['total_seconds']:.0f} s in all; "
