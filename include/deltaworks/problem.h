@@ -51,11 +51,11 @@ enum class GateDomain : std::int32_t { kLog = 0, kLinear = 1 };
 
 // Options of SPEC section 4; the defaults are the operators' defaults.
 struct Options {
-  std::optional<double> scale = {};    // of the output; absent: K^-0.5
-  bool use_qk_l2norm = false;     // q and k rows are divided by their 2-norm
-  bool use_beta_sigmoid = false;  // beta holds logits
-  bool allow_neg_eigval = false;  // beta is doubled, into (0, 2)
-  bool safe_gate = false;         // g = -exp(a_log) softplus(g + dt_bias)
+  std::optional<double> scale = {};  // of the output; absent: K^-0.5
+  bool use_qk_l2norm = false;        // q and k rows are divided by their 2-norm
+  bool use_beta_sigmoid = false;     // beta holds logits
+  bool allow_neg_eigval = false;     // beta is doubled, into (0, 2)
+  bool safe_gate = false;            // g = -exp(a_log) softplus(g + dt_bias)
   GateDomain gate_domain = GateDomain::kLog;
   bool batch_invariant = false;  // every engine here always is; part of the contract
   bool output_final_state = false;

@@ -183,9 +183,10 @@ def test_a_reset_empties_even_a_state_near_overflow(reset, l2norm):
     arguments = (problem.inputs, problem.options, problem.d_o, problem.d_final)
     reference, loop = oracle.run(*arguments), oracle.run(*arguments, torch.float32)
     got = run(problem)
-    for name in ("o", "final_state", "v", "initial_state"):
+    for name in ("o", "final_state", "v"):
         assert loop[name].isfinite().all()
         bounds.assert_tensor_close(problem, name, got[name], reference, loop)
+    assert (got["initial_state"] == 0).all()  # nothing of that state is left to matter
 
 
 def expanding(tokens, heads):

@@ -19,7 +19,7 @@ struct Tensor {
 };
 
 struct Args {
-  Op op = Op::kGatedDeltaNet;
+  Op op{};
   Dims dims;
   Tensor tensors[kPortCount];
   float scale = 1;

@@ -9,12 +9,18 @@
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
 
+// Tokens a chunk. Across a chunk the gradient of a state is formed as a difference; with few keys
+// that difference may be what dozens of projections in a row have left of the whole space, next to
+// nothing. Short chunks then keep its digits.
+static inline std::int64_t chunk_tokens(const Dims& dims) { return dims.K < 8 ? dims.K : kChunk; }
+
 // Matrices in panels: [kChunk, K] are named like the rows they hold, a trailing t is a transpose.
 struct BackwardScratch {
   BackwardScratch(const Args& args, float* base)
       : K(round_up(args.dims.K, kPanel)), V(round_up(args.dims.V, kPanel)) {
     const Dims& dims = args.dims;
-    const std::int64_t chunks = round_up(dims.T, kChunk) / kChunk;
+    const std::int64_t tokens = chunk_tokens(dims);
+    const std::int64_t chunks = round_up(dims.T, tokens) / tokens;
     Carver carver(base);
     states = carver.take(chunks * K * V);
     residuals = carver.take(chunks * kChunk * V);
@@ -22,7 +28,7 @@ struct BackwardScratch {
     for (float** x : {&q, &k, &rows_k, &dq, &dk}) *x = carver.take(kChunk * K);
     for (float** x : {&qt, &kt, &dqt, &dkt, &leave_kt}) *x = carver.take(kChunk * K);
     for (float** x : {&v, &u, &ut, &dO, &dOt, &dX, &dXt}) *x = carver.take(kChunk * V);
-    for (float** x : {&L, &P, &qk, &dP, &W, &Y, &Yt}) *x = carver.take(kChunk * kChunk);
+    for (float** x : {&L, &P, &dOU, &dXU, &W, &Y, &Yt}) *x = carver.take(kChunk * kChunk);
     flat = carver.take(K > V ? K : V);
     dq_sum = carver.take(dims.H < dims.HO ? dims.T * K : 0);
     dk_sum = carver.take(dims.HK < dims.HO ? dims.T * K : 0);
@@ -37,7 +43,7 @@ struct BackwardScratch {
   float *q, *k, *rows_k, *dq, *dk;
   float *qt, *kt, *dqt, *dkt, *leave_kt;
   float *v, *u, *ut, *dO, *dOt, *dX, *dXt;
-  float *L, *P, *qk, *dP, *W, *Y, *Yt;
+  float *L, *P, *dOU, *dXU, *W, *Y, *Yt;
   float* flat;                      // one row
   float *dq_sum, *dk_sum, *dv_sum;  // flat rows, summed over the heads of the group so far
   Gates gates;
@@ -45,10 +51,19 @@ struct BackwardScratch {
   std::size_t size;
 };
 
-static inline Place place_of(std::int64_t begin, std::int64_t end, std::int64_t chunk) {
-  const std::int64_t t = begin + chunk * kChunk;
-  return {t, end - t < kChunk ? end - t : kChunk};
-}
+// A sequence in chunks.
+struct Chunks {
+  Chunks(const Args& args, std::int64_t n)
+      : begin(args.offset(n)), end(args.offset(n + 1)), tokens(chunk_tokens(args.dims)) {
+    count = round_up(end - begin, tokens) / tokens;
+  }
+  Place operator[](std::int64_t c) const {
+    const std::int64_t t = begin + c * tokens;
+    return {t, end - t < tokens ? end - t : tokens};
+  }
+
+  std::int64_t begin, end, tokens, count;
+};
 
 // A [N, HO, V, K] state in memory to and from panels [K, V].
 static inline void load_state(const Args& args, Port port, std::int64_t n, std::int64_t head,
@@ -79,25 +94,25 @@ static inline void load_chunk(const Args& args, Place place, std::int64_t head,
   load_gates(args, place, head, x.gates);
   transpose(x.k, kChunk, x.K, x.kt);
   product<false>(kChunk, kChunk, x.K, Plain{x.k, kChunk}, x.kt, x.L);
-  lower<false>([&](std::int64_t ij, std::int64_t) { return x.gates.decay[ij] * x.L[ij]; }, x.L);
+  lower<false>([&](std::int64_t ij, std::int64_t) { return decayed(x.gates.decay[ij], x.L[ij]); },
+               x.L);
 }
 
 // S1 = through S0 + (leave * K)^T U for every chunk, keeping S0 and R.
 static inline void keep_states(const Args& args, std::int64_t n, std::int64_t head,
                                BackwardScratch& x) {
-  const std::int64_t begin = args.offset(n), end = args.offset(n + 1);
-  const std::int64_t chunks = round_up(end - begin, kChunk) / kChunk;
-  if (chunks == 0) return;
+  const Chunks chunks(args, n);
+  if (chunks.count == 0) return;
   load_state(args, Port::kInitialState, n, head, x, x.states);
-  for (std::int64_t c = 0; c < chunks; ++c) {
-    const Place place = place_of(begin, end, c);
+  for (std::int64_t c = 0; c < chunks.count; ++c) {
+    const Place place = chunks[c];
     const float* S = x.states + c * x.K * x.V;
     float* R = x.residuals + c * kChunk * x.V;
     load_chunk(args, place, head, x);
     load_rows(args, Port::kV, place, head, args.dims.V, x.V, 1.0f, x.flat, nullptr, x.v);
     product<false>(kChunk, x.V, x.K, Plain{x.k, kChunk}, S, x.dX);
     solve_residuals(x.gates, x.L, x.dX, x.v, x.V, R, x.u);
-    if (c + 1 == chunks) break;
+    if (c + 1 == chunks.count) break;
     float* next = x.states + (c + 1) * x.K * x.V;
     scale_row(x.gates.through, S, x.K * x.V, next);
     scale_rows(x.gates.leave, x.k, kChunk, x.K, x.rows_k);
@@ -161,7 +176,8 @@ static inline void store_gradients(const Args& args, Place place, Head head, std
     if (args[Port::kDBeta].present()) {
       get_row(R, kChunk, i, x.V, residual);
       const float slope = beta_slope(args.beta, scalar(args, Port::kBeta, t, head.head));
-      store_scalar(args, Port::kDBeta, t, head.head, slope * dot(x.flat, residual, x.V));
+      store_scalar(args, Port::kDBeta, t, head.head,
+                   slope * static_cast<float>(exact_dot(x.flat, residual, x.V)));
     }
     if (args[Port::kDV].present()) {
       scale_row(x.gates.beta[i], x.flat, x.V, x.flat);
@@ -198,8 +214,9 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
   transpose(x.u, kChunk, V, x.ut);
 
   // dU = P^T dO + (leave * K) dS; the solve turns it into dX, the gradient of U's right-hand side.
-  product<false>(kChunk, kChunk, K, Plain{x.q, kChunk}, x.kt, x.qk);
-  lower<true>([&](std::int64_t ij, std::int64_t) { return gates.decay[ij] * x.qk[ij]; }, x.P);
+  product<false>(kChunk, kChunk, K, Plain{x.q, kChunk}, x.kt, x.P);
+  lower<true>([&](std::int64_t ij, std::int64_t) { return decayed(gates.decay[ij], x.P[ij]); },
+              x.P);
   product<false>(kChunk, V, kChunk, Transposed{x.P, kChunk}, x.dO, x.dX);
   scale_rows(gates.leave, x.k, kChunk, K, x.rows_k);
   product<true>(kChunk, V, K, Plain{x.rows_k, kChunk}, x.dS, x.dX);
@@ -207,33 +224,38 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
   transpose(x.dX, kChunk, V, x.dXt);
 
   // W = D * (dO U^T) is the gradient of Q K^T, Y = -beta D * (dX U^T) that of K K^T.
-  product<false>(kChunk, kChunk, V, Plain{x.dO, kChunk}, x.ut, x.dP);
-  lower<true>([&](std::int64_t ij, std::int64_t) { return gates.decay[ij] * x.dP[ij]; }, x.W);
-  product<false>(kChunk, kChunk, V, Plain{x.dX, kChunk}, x.ut, x.dP);
-  lower<false>(
-      [&](std::int64_t ij, std::int64_t i) { return -gates.beta[i] * gates.decay[ij] * x.dP[ij]; },
-      x.Y);
-  // What each pair's decay adds to the gates between: W_ij q_i.k_j - beta_i (dX U^T)_ij L_ij.
-  lower<false>(
-      [&](std::int64_t ij, std::int64_t i) {
-        return x.W[ij] * x.qk[ij] - gates.beta[i] * x.dP[ij] * x.L[ij];
-      },
-      x.P);
+  product<false>(kChunk, kChunk, V, Plain{x.dO, kChunk}, x.ut, x.dOU);
+  product<false>(kChunk, kChunk, V, Plain{x.dX, kChunk}, x.ut, x.dXU);
+  lower<true>([&](std::int64_t ij, std::int64_t) { return decayed(gates.decay[ij], x.dOU[ij]); },
+              x.W);
+  lower<false>([&](std::int64_t ij,
+                   std::int64_t i) { return -gates.beta[i] * decayed(gates.decay[ij], x.dXU[ij]); },
+               x.Y);
 
   // Through the states, with tokens along the lanes; their dots are the gates' share.
-  float minus_beta_enter[kChunk], entering[kChunk], leaving[kChunk];
-  for (std::int64_t i = 0; i < kChunk; ++i) minus_beta_enter[i] = -gates.beta[i] * gates.enter[i];
+  float minus_beta_enter[kChunk];
+  for (std::int64_t i = 0; i < kChunk; ++i) {
+    minus_beta_enter[i] = -gates.beta[i] * gates.enter[i];
+  }
   product<false>(K, kChunk, V, Plain{S, K}, x.dOt, x.dqt);
-  scale_columns(gates.enter, x.dqt, K, kChunk, x.dqt);
+  decay_columns(gates.enter, x.dqt, K, kChunk, x.dqt);
   product<false>(K, kChunk, V, Plain{S, K}, x.dXt, x.dkt);
-  scale_columns(minus_beta_enter, x.dkt, K, kChunk, x.dkt);
+  decay_columns(minus_beta_enter, x.dkt, K, kChunk, x.dkt);
   product<false>(K, kChunk, V, Plain{x.dS, K}, x.ut, x.leave_kt);
-  scale_columns(gates.leave, x.leave_kt, K, kChunk, x.leave_kt);
-  column_dots<false>(x.qt, x.dqt, K, kChunk, entering);
-  column_dots<true>(x.kt, x.dkt, K, kChunk, entering);
-  column_dots<false>(x.kt, x.leave_kt, K, kChunk, leaving);
+  decay_columns(gates.leave, x.leave_kt, K, kChunk, x.leave_kt);
+  double entering[kChunk] = {}, leaving[kChunk] = {}, dg[kChunk];
+  add_column_dots(x.qt, x.dqt, K, kChunk, entering);
+  add_column_dots(x.kt, x.dkt, K, kChunk, entering);
+  add_column_dots(x.kt, x.leave_kt, K, kChunk, leaving);
   const double through =
-      static_cast<double>(gates.through) * static_cast<double>(dot(S, x.dS, K * V));
+      gates.through == 0.0f ? 0.0 : static_cast<double>(gates.through) * exact_dot(S, x.dS, K * V);
+  const auto pair = [&](std::int64_t i, std::int64_t j) {
+    const std::int64_t ij = at(i, j);
+    return static_cast<double>(x.dOU[ij]) * static_cast<double>(x.P[ij]) -
+           static_cast<double>(gates.beta[i]) * static_cast<double>(x.dXU[ij]) *
+               static_cast<double>(x.L[ij]);
+  };
+  gate_gradient(pair, entering, leaving, through, dg);
 
   // dQ = (enter * dO S0^T) + W K,  dK likewise + W^T Q + (Y + Y^T) K.
   add_scaled_row(1.0f, x.leave_kt, K * kChunk, x.dkt);
@@ -251,9 +273,6 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
   product<true>(K, V, kChunk, Transposed{x.rows_k, kChunk}, x.dO, x.dS);
   scale_rows(minus_beta_enter, x.k, kChunk, K, x.rows_k);
   product<true>(K, V, kChunk, Transposed{x.rows_k, kChunk}, x.dX, x.dS);
-
-  double dg[kChunk];
-  gate_gradient(x.P, entering, leaving, through, dg);
   store_gradients(args, place, head, begin, R, dg, sums, x);
 }
 
@@ -264,15 +283,14 @@ static void backward(const Args& args, std::int64_t n, std::int64_t group, doubl
                     Variant::write == Write::kScalar,
                 "the chunks know one decay and one beta a head");
   BackwardScratch x(args, scratch);
-  const std::int64_t begin = args.offset(n), end = args.offset(n + 1);
-  const std::int64_t chunks = round_up(end - begin, kChunk) / kChunk;
+  const Chunks chunks(args, n);
   const std::int64_t size = args.group_size();
   for (std::int64_t i = 0; i < size; ++i) {
     const Head head{group * size + i, i == 0, i + 1 == size};
     keep_states(args, n, head.head, x);
     load_state(args, Port::kDFinalState, n, head.head, x, x.dS);
-    for (std::int64_t c = chunks - 1; c >= 0; --c) {
-      reverse_chunk(args, place_of(begin, end, c), head, begin, x.states + c * x.K * x.V,
+    for (std::int64_t c = chunks.count - 1; c >= 0; --c) {
+      reverse_chunk(args, chunks[c], head, chunks.begin, x.states + c * x.K * x.V,
                     x.residuals + c * kChunk * x.V, sums + 2 * i, x);
     }
     store_state(args, Port::kDInitialState, n, head.head, x.dS, x);

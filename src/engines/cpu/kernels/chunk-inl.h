@@ -9,7 +9,6 @@
 #pragma once
 
 #include "engines/cpu/kernels/panels-inl.h"
-#include "engines/cpu/kernels/rows-inl.h"
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
 
@@ -98,9 +97,9 @@ static inline void solve_residuals(const Gates& gates, const float* L, const flo
     for (std::int64_t i = 0; i < kChunk; ++i) {
       const std::int64_t out = (panel * kChunk + i) * kPanel;
       const Vec enter = hn::Set(f32, gates.enter[i]);
-      Vec r0 = hn::NegMulAdd(enter, hn::LoadU(f32, held + out), hn::LoadU(f32, v + out));
-      Vec r1 = hn::NegMulAdd(enter, hn::LoadU(f32, held + out + kLanes),
-                             hn::LoadU(f32, v + out + kLanes));
+      Vec r0 = hn::Sub(hn::LoadU(f32, v + out), decayed(enter, hn::LoadU(f32, held + out)));
+      Vec r1 = hn::Sub(hn::LoadU(f32, v + out + kLanes),
+                       decayed(enter, hn::LoadU(f32, held + out + kLanes)));
       for (std::int64_t j = 0; j < i; ++j) {
         const Vec l = hn::Set(f32, L[at(i, j)]);
         const float* u = panel_row(U, kChunk, j, panel);
@@ -138,20 +137,22 @@ static inline void solve_transposed(const Gates& gates, const float* L, std::int
 
 // The gradient of each token's gate. Gate t lies in the decay of every pair i >= t > j, in what
 // row i >= t takes from the entering state, in what row j < t leaves, and in what passes through.
-// Those terms are summed as they are: a difference of row sums and column sums would cancel where
-// decay is strong. `pairs`: dD_ij D_ij, `entering` and `leaving`: the same for enter and leave.
-static inline void gate_gradient(const float* pairs, const float* entering, const float* leaving,
+// Those terms are summed as they are, in double: a difference of row sums and column sums would
+// cancel where decay is strong, and even so they nearly cancel where a state is overwritten.
+// `pair(i, j)` is dD_ij D_ij; `entering` and `leaving` are the same for enter and leave.
+template <class Pair>
+static inline void gate_gradient(const Pair& pair, const double* entering, const double* leaving,
                                  double through, double* dg) {
   double row[kChunk], left = 0;
-  for (std::int64_t i = 0; i < kChunk; ++i) row[i] = static_cast<double>(entering[i]);
+  for (std::int64_t i = 0; i < kChunk; ++i) row[i] = entering[i];
   for (std::int64_t t = 0; t < kChunk; ++t) {
     double sum = through + left;
     for (std::int64_t i = t; i < kChunk; ++i) {
-      if (t > 0) row[i] += static_cast<double>(pairs[at(i, t - 1)]);
+      if (t > 0) row[i] += pair(i, t - 1);
       sum += row[i];
     }
     dg[t] = sum;
-    left += static_cast<double>(leaving[t]);
+    left += leaving[t];
   }
 }
 

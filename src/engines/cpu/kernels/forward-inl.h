@@ -148,8 +148,9 @@ static void forward(const Args& args, std::int64_t n, std::int64_t head, std::in
         const Vec qk = hn::Set(f32, overlap[i]), scale = hn::Set(f32, args.scale);
         for (std::int64_t j = v; j < v + kValueBlock; j += kLanes) {
           const Vec target = hn::LoadU(f32, x.v + i * x.V + j);
-          const Vec delta = hn::Mul(w, hn::NegMulAdd(d, hn::LoadU(f32, x.erased + j), target));
-          const Vec kept = hn::Mul(d, hn::LoadU(f32, x.read + j));
+          const Vec held = decayed(d, hn::LoadU(f32, x.erased + j));
+          const Vec delta = hn::Mul(w, hn::Sub(target, held));
+          const Vec kept = decayed(d, hn::LoadU(f32, x.read + j));
           hn::StoreU(delta, f32, u + (j - v));
           hn::StoreU(hn::Mul(scale, hn::MulAdd(qk, delta, kept)), f32, x.o + i * x.V + j);
         }

@@ -8,7 +8,7 @@
 // multiple of kPanel, rows to a multiple of kRows; what is padded holds zeros.
 #pragma once
 
-#include "engines/cpu/simd.h"
+#include "engines/cpu/kernels/rows-inl.h"
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
 
@@ -147,35 +147,34 @@ static inline void scale_rows(const float* factors, const float* x, std::int64_t
   }
 }
 
-// y = x diag(factors); y may be x.
-static inline void scale_columns(const float* factors, const float* x, std::int64_t rows,
+// y = x diag(decays); y may be x.
+static inline void decay_columns(const float* decays, const float* x, std::int64_t rows,
                                  std::int64_t cols, float* y) {
   for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
     for (int half = 0; half < 2; ++half) {
-      const Vec factor = hn::LoadU(f32, factors + panel * kPanel + half * kLanes);
+      const Vec decay = hn::LoadU(f32, decays + panel * kPanel + half * kLanes);
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t i = (panel * rows + r) * kPanel + half * kLanes;
-        hn::StoreU(hn::Mul(factor, hn::LoadU(f32, x + i)), f32, y + i);
+        hn::StoreU(decayed(decay, hn::LoadU(f32, x + i)), f32, y + i);
       }
     }
   }
 }
 
-// sums[c] (+)= sum over r of x[r, c] y[r, c].
-template <bool kAccumulate>
-static inline void column_dots(const float* x, const float* y, std::int64_t rows, std::int64_t cols,
-                               float* sums) {
+// sums[c] += sum over r of x[r, c] y[r, c], in double.
+static inline void add_column_dots(const float* x, const float* y, std::int64_t rows,
+                                   std::int64_t cols, double* sums) {
+  const hn::Half<F32> half;
+  const hn::RepartitionToWide<F32> f64;
   for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
-    for (int half = 0; half < 2; ++half) {
-      float* out = sums + panel * kPanel + half * kLanes;
-      Vec even = hn::Zero(f32), odd = hn::Zero(f32);
-      for (std::int64_t r = 0; r < rows; r += 2) {  // rows are even: padded to kRows
-        const std::int64_t i = (panel * rows + r) * kPanel + half * kLanes;
-        even = hn::MulAdd(hn::LoadU(f32, x + i), hn::LoadU(f32, y + i), even);
-        odd = hn::MulAdd(hn::LoadU(f32, x + i + kPanel), hn::LoadU(f32, y + i + kPanel), odd);
+    for (std::int64_t c = 0; c < kPanel; c += kLanes / 2) {
+      auto sum = hn::LoadU(f64, sums + panel * kPanel + c);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const std::int64_t i = (panel * rows + r) * kPanel + c;
+        sum = hn::MulAdd(hn::PromoteTo(f64, hn::LoadU(half, x + i)),
+                         hn::PromoteTo(f64, hn::LoadU(half, y + i)), sum);
       }
-      const Vec sum = hn::Add(even, odd);
-      hn::StoreU(kAccumulate ? hn::Add(hn::LoadU(f32, out), sum) : sum, f32, out);
+      hn::StoreU(sum, f64, sums + panel * kPanel + c);
     }
   }
 }

@@ -108,6 +108,28 @@ static inline float dot(const float* a, const float* b, std::int64_t padded) {
   return hn::GetLane(hn::SumOfLanes(f32, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }
 
+// The same in double, for sums whose terms cancel.
+static inline double exact_dot(const float* a, const float* b, std::int64_t padded) {
+  const hn::Half<F32> half;
+  const hn::RepartitionToWide<F32> f64;
+  auto even = hn::Zero(f64), odd = hn::Zero(f64);
+  for (std::int64_t i = 0; i < padded; i += kLanes) {
+    const std::int64_t j = i + kLanes / 2;
+    even = hn::MulAdd(hn::PromoteTo(f64, hn::LoadU(half, a + i)),
+                      hn::PromoteTo(f64, hn::LoadU(half, b + i)), even);
+    odd = hn::MulAdd(hn::PromoteTo(f64, hn::LoadU(half, a + j)),
+                     hn::PromoteTo(f64, hn::LoadU(half, b + j)), odd);
+  }
+  return hn::GetLane(hn::SumOfLanes(f64, hn::Add(even, odd)));
+}
+
+// What is left of x after a decay. A decay of 0 empties whatever it meets, an overflown product
+// too.
+static inline float decayed(float decay, float x) { return decay == 0.0f ? 0.0f : decay * x; }
+static inline Vec decayed(Vec decay, Vec x) {
+  return hn::IfThenElseZero(hn::Ne(decay, hn::Zero(f32)), hn::Mul(decay, x));
+}
+
 // to = c x, over a padded row.
 static inline void scale_row(float c, const float* x, std::int64_t padded, float* to) {
   const Vec factor = hn::Set(f32, c);
