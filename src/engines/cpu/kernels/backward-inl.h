@@ -28,7 +28,7 @@ struct BackwardScratch {
     for (float** x : {&q, &k, &rows_k, &dq, &dk}) *x = carver.take(kChunk * K);
     for (float** x : {&qt, &kt, &dqt, &dkt, &leave_kt}) *x = carver.take(kChunk * K);
     for (float** x : {&v, &u, &ut, &dO, &dOt, &dX, &dXt}) *x = carver.take(kChunk * V);
-    for (float** x : {&L, &P, &dOU, &dXU, &W, &Y, &Yt}) *x = carver.take(kChunk * kChunk);
+    for (float** x : {&L, &P, &W, &Y, &Yt}) *x = carver.take(kChunk * kChunk);
     flat = carver.take(K > V ? K : V);
     dq_sum = carver.take(dims.H < dims.HO ? dims.T * K : 0);
     dk_sum = carver.take(dims.HK < dims.HO ? dims.T * K : 0);
@@ -43,10 +43,11 @@ struct BackwardScratch {
   float *q, *k, *rows_k, *dq, *dk;
   float *qt, *kt, *dqt, *dkt, *leave_kt;
   float *v, *u, *ut, *dO, *dOt, *dX, *dXt;
-  float *L, *P, *dOU, *dXU, *W, *Y, *Yt;
+  float *L, *P, *W, *Y, *Yt;
   float* flat;                      // one row
   float *dq_sum, *dk_sum, *dv_sum;  // flat rows, summed over the heads of the group so far
   Gates gates;
+  Overlaps kk, qk, dOU, dXU;
   float q_norm[kChunk], k_norm[kChunk];
   std::size_t size;
 };
@@ -93,9 +94,11 @@ static inline void load_chunk(const Args& args, Place place, std::int64_t head,
             args.l2norm ? x.k_norm : nullptr, x.k);
   load_gates(args, place, head, x.gates);
   transpose(x.k, kChunk, x.K, x.kt);
-  product<false>(kChunk, kChunk, x.K, Plain{x.k, kChunk}, x.kt, x.L);
-  lower<false>([&](std::int64_t ij, std::int64_t) { return decayed(x.gates.decay[ij], x.L[ij]); },
-               x.L);
+  exact_lower_product(kChunk, x.K, Plain{x.k, kChunk}, x.kt, x.kk.x);
+  const auto held = [&](std::int64_t i, std::int64_t j) {
+    return static_cast<float>(x.gates.fade(i, j, x.kk.at(i, j)));
+  };
+  lower<false>(held, x.L);
 }
 
 // S1 = through S0 + (leave * K)^T U for every chunk, keeping S0 and R.
@@ -214,9 +217,11 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
   transpose(x.u, kChunk, V, x.ut);
 
   // dU = P^T dO + (leave * K) dS; the solve turns it into dX, the gradient of U's right-hand side.
-  product<false>(kChunk, kChunk, K, Plain{x.q, kChunk}, x.kt, x.P);
-  lower<true>([&](std::int64_t ij, std::int64_t) { return decayed(gates.decay[ij], x.P[ij]); },
-              x.P);
+  exact_lower_product(kChunk, K, Plain{x.q, kChunk}, x.kt, x.qk.x);
+  const auto read = [&](std::int64_t i, std::int64_t j) {
+    return static_cast<float>(gates.fade(i, j, x.qk.at(i, j)));
+  };
+  lower<true>(read, x.P);
   product<false>(kChunk, V, kChunk, Transposed{x.P, kChunk}, x.dO, x.dX);
   scale_rows(gates.leave, x.k, kChunk, K, x.rows_k);
   product<true>(kChunk, V, K, Plain{x.rows_k, kChunk}, x.dS, x.dX);
@@ -224,13 +229,16 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
   transpose(x.dX, kChunk, V, x.dXt);
 
   // W = D * (dO U^T) is the gradient of Q K^T, Y = -beta D * (dX U^T) that of K K^T.
-  product<false>(kChunk, kChunk, V, Plain{x.dO, kChunk}, x.ut, x.dOU);
-  product<false>(kChunk, kChunk, V, Plain{x.dX, kChunk}, x.ut, x.dXU);
-  lower<true>([&](std::int64_t ij, std::int64_t) { return decayed(gates.decay[ij], x.dOU[ij]); },
-              x.W);
-  lower<false>([&](std::int64_t ij,
-                   std::int64_t i) { return -gates.beta[i] * decayed(gates.decay[ij], x.dXU[ij]); },
-               x.Y);
+  exact_lower_product(kChunk, V, Plain{x.dO, kChunk}, x.ut, x.dOU.x);
+  exact_lower_product(kChunk, V, Plain{x.dX, kChunk}, x.ut, x.dXU.x);
+  const auto d_qk = [&](std::int64_t i, std::int64_t j) {
+    return static_cast<float>(gates.fade(i, j, x.dOU.at(i, j)));
+  };
+  const auto d_kk = [&](std::int64_t i, std::int64_t j) {
+    return -gates.beta[i] * static_cast<float>(gates.fade(i, j, x.dXU.at(i, j)));
+  };
+  lower<true>(d_qk, x.W);
+  lower<false>(d_kk, x.Y);
 
   // Through the states, with tokens along the lanes; their dots are the gates' share.
   float minus_beta_enter[kChunk];
@@ -250,10 +258,8 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
   const double through =
       gates.through == 0.0f ? 0.0 : static_cast<double>(gates.through) * exact_dot(S, x.dS, K * V);
   const auto pair = [&](std::int64_t i, std::int64_t j) {
-    const std::int64_t ij = at(i, j);
-    return static_cast<double>(x.dOU[ij]) * static_cast<double>(x.P[ij]) -
-           static_cast<double>(gates.beta[i]) * static_cast<double>(x.dXU[ij]) *
-               static_cast<double>(x.L[ij]);
+    const double beta = static_cast<double>(gates.beta[i]);
+    return gates.fade(i, j, x.dOU.at(i, j) * x.qk.at(i, j) - beta * x.dXU.at(i, j) * x.kk.at(i, j));
   };
   gate_gradient(pair, entering, leaving, through, dg);
 

@@ -20,20 +20,22 @@ static inline std::int64_t at(std::int64_t i, std::int64_t j) {
   return (j / kPanel * kChunk + i) * kPanel + j % kPanel;
 }
 
-// out_ij = f(index) below the diagonal, and on it if kDiagonal; 0 elsewhere, whatever f would give
-// there: rows may not see later ones, not even as 0 times infinity.
+// out_ij = f(i, j) below the diagonal, and on it if kDiagonal; 0 elsewhere, whatever f would give
+// there.
 template <bool kDiagonal, class F>
-static inline void lower(F f, float* out) {
-  for (std::int64_t j0 = 0; j0 < kChunk; j0 += kPanel) {
-    for (std::int64_t i = 0; i < kChunk; ++i) {
-      for (std::int64_t j = j0; j < j0 + kPanel; ++j) {
-        const std::int64_t ij = at(i, j);
-        const float value = f(ij, i);
-        out[ij] = j < i || (kDiagonal && j == i) ? value : 0.0f;
-      }
-    }
+static inline void lower(const F& f, float* out) {
+  for (std::int64_t i = 0; i < kChunk; ++i) {
+    const std::int64_t width = kDiagonal ? i + 1 : i;
+    for (std::int64_t j = 0; j < width; ++j) out[at(i, j)] = f(i, j);
+    for (std::int64_t j = width; j < kChunk; ++j) out[at(i, j)] = 0.0f;
   }
 }
+
+// Products of rows of a chunk, in double: element (i, j) at i kChunk + j, read for j <= i only.
+struct Overlaps {
+  double at(std::int64_t i, std::int64_t j) const { return x[i * kChunk + j]; }
+  alignas(64) double x[kChunk * kChunk];
+};
 
 // A chunk's place: tokens [t, t + count) of a sequence, count <= kChunk. Rows past count are zero.
 struct Place {
@@ -63,8 +65,14 @@ static inline void load_rows(const Args& args, Port port, Place place, std::int6
 struct Gates {
   float beta[kChunk];
   float enter[kChunk], leave[kChunk];
-  float through;                             // exp(G_C): what is left of S0 in the leaving state
-  alignas(64) float decay[kChunk * kChunk];  // D, lower with the diagonal
+  float through;                 // exp(G_C): what is left of S0 in the leaving state
+  float decay[kChunk * kChunk];  // D in panels, for i >= j
+
+  // What is left of x, of the pair (i, j).
+  [[gnu::always_inline]] double fade(std::int64_t i, std::int64_t j, double x) const {
+    const float d = decay[deltaworks::cpu::HWY_NAMESPACE::at(i, j)];
+    return d == 0.0f ? 0.0 : static_cast<double>(d) * x;
+  }
 };
 
 static inline void load_gates(const Args& args, Place place, std::int64_t head, Gates& x) {
@@ -137,8 +145,8 @@ static inline void solve_transposed(const Gates& gates, const float* L, std::int
 
 // The gradient of each token's gate. Gate t lies in the decay of every pair i >= t > j, in what
 // row i >= t takes from the entering state, in what row j < t leaves, and in what passes through.
-// Those terms are summed as they are, in double: a difference of row sums and column sums would
-// cancel where decay is strong, and even so they nearly cancel where a state is overwritten.
+// Those terms are summed as they are: a difference of row sums and column sums would cancel where
+// decay is strong. They do cancel where a state is overwritten, so they come in double.
 // `pair(i, j)` is dD_ij D_ij; `entering` and `leaving` are the same for enter and leave.
 template <class Pair>
 static inline void gate_gradient(const Pair& pair, const double* entering, const double* leaving,

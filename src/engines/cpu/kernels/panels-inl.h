@@ -88,6 +88,39 @@ static inline void product(std::int64_t rows, std::int64_t cols, std::int64_t de
   }
 }
 
+// Rows of a product in double that are kept in registers, times two vectors of half the lanes.
+inline constexpr std::int64_t kExactRows = 4;
+
+// The part j <= i of A B in double, for sums whose terms cancel: A [size, depth] and B [depth,
+// size] in panels, `out` in rows of `size`. What lies above the diagonal is left in part unwritten.
+static inline void exact_lower_product(std::int64_t size, std::int64_t depth, Plain a,
+                                       const float* b, double* out) {
+  const hn::Half<F32> half;
+  const hn::RepartitionToWide<F32> f64;
+  constexpr std::int64_t kHalf = kLanes / 2;
+  for (std::int64_t i = 0; i < size; i += kExactRows) {
+    for (std::int64_t j = 0; j < i + kExactRows; j += kLanes) {
+      hn::Vec<decltype(f64)> acc[kExactRows][2];
+      for (auto& row : acc) row[0] = row[1] = hn::Zero(f64);
+      const float* right = b + j / kPanel * depth * kPanel + j % kPanel;
+      for (std::int64_t p = 0; p < depth; ++p) {
+        const float* left = a.at(i, p);
+        const auto b0 = hn::PromoteTo(f64, hn::LoadU(half, right + p * kPanel));
+        const auto b1 = hn::PromoteTo(f64, hn::LoadU(half, right + p * kPanel + kHalf));
+        for (std::int64_t m = 0; m < kExactRows; ++m) {
+          const auto x = hn::Set(f64, static_cast<double>(left[m * Plain::kRowStep]));
+          acc[m][0] = hn::MulAdd(x, b0, acc[m][0]);
+          acc[m][1] = hn::MulAdd(x, b1, acc[m][1]);
+        }
+      }
+      for (std::int64_t m = 0; m < kExactRows; ++m) {
+        hn::StoreU(acc[m][0], f64, out + (i + m) * size + j);
+        hn::StoreU(acc[m][1], f64, out + (i + m) * size + j + kHalf);
+      }
+    }
+  }
+}
+
 // Row `row` of a panel matrix from a padded flat row, and back.
 static inline void put_row(const float* flat, std::int64_t rows, std::int64_t row,
                            std::int64_t cols, float* x) {
