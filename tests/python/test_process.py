@@ -71,7 +71,7 @@ def test_import_does_not_import_torch():
 
 def test_a_python_thread_runs_during_a_call():
     """Forward and backward release the interpreter's lock."""
-    problem = build(Case(lengths=(6000,), heads=(4, 4, 4), K=128, V=128))
+    problem = build(Case(lengths=(24000,), heads=(4, 4, 4), K=128, V=128))
     leaves = {name: x.detach() for name, x in problem.inputs.items()}
     leaves["k"].requires_grad_()
     ticks, stop = [], threading.Event()
