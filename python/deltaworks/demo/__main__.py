@@ -71,24 +71,24 @@ def train_with_progress(
         BarColumn(),
         TextColumn("step {task.completed}/{task.total}"),
         TextColumn("{task.fields[rate]:,.0f} tokens/s"),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TextColumn("validation {task.fields[validation]:.3f} bits per byte"),
+        TextColumn("loss {task.fields[loss]}"),
+        TextColumn("validation {task.fields[validation]} bits per byte"),
         TimeRemainingColumn(),
     )
-    nan = float("nan")
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("train", total=config.steps, rate=0.0, loss=nan, validation=nan)
+        task = progress.add_task("train", total=config.steps, rate=0.0, loss="-", validation="-")
 
         def on_step(record: dict) -> None:
             rate = record["tokens"] / record["seconds"]
-            progress.update(task, completed=record["step"], rate=rate, loss=record["loss"])
+            loss = f"{record['loss']:.3f}"
+            progress.update(task, completed=record["step"], rate=rate, loss=loss)
             if "validation_bits_per_byte" in record:
-                measured = record["validation_bits_per_byte"]
+                measured = f"{record['validation_bits_per_byte']:.3f}"
                 progress.update(task, validation=measured)
                 if not console.is_terminal:
                     console.print(
                         f"step {record['step']}/{config.steps}  {rate:,.0f} tokens/s  "
-                        f"loss {record['loss']:.3f}  validation {measured:.3f} bits per byte"
+                        f"loss {loss}  validation {measured} bits per byte"
                     )
 
         return train(model, BatchStream(corpus, config, seed), config, pieces, curve, on_step)
