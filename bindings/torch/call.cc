@@ -14,7 +14,9 @@ constexpr int kMaxRank = 4;
 const std::array<std::int32_t, DW_OTHER>& torch_dtypes() {
   static const std::array<std::int32_t, DW_OTHER> numbers = {
       aoti_torch_dtype_float32(), aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16(),
-      aoti_torch_dtype_float64(), aoti_torch_dtype_int32(),    aoti_torch_dtype_int64()};
+      aoti_torch_dtype_float64(), aoti_torch_dtype_int32(),    aoti_torch_dtype_int64(),
+      aoti_torch_dtype_bool(),    aoti_torch_dtype_uint8(),    aoti_torch_dtype_int8(),
+      aoti_torch_dtype_int16(),   aoti_torch_dtype_complex64()};
   return numbers;
 }
 

@@ -15,7 +15,21 @@ extern "C" {
 
 typedef int32_t dw_status; /* 0 ok, 1 value, 2 type, 3 not supported, 4 internal */
 
-enum { DW_FLOAT32 = 0, DW_BFLOAT16, DW_FLOAT16, DW_FLOAT64, DW_INT32, DW_INT64, DW_OTHER };
+enum {
+  DW_FLOAT32 = 0,
+  DW_BFLOAT16,
+  DW_FLOAT16,
+  DW_FLOAT64,
+  DW_INT32,
+  DW_INT64,
+  /* No tensor may have these; they are here to be named in errors. */
+  DW_BOOL,
+  DW_UINT8,
+  DW_INT8,
+  DW_INT16,
+  DW_COMPLEX64,
+  DW_OTHER
+};
 enum { DW_CPU = 0, DW_CUDA = 1, DW_OTHER_DEVICE = 2 };
 enum { DW_FORWARD = 0, DW_BACKWARD = 1 };
 enum { DW_GATED_DELTA_NET = 0 };

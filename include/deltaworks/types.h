@@ -17,12 +17,18 @@ enum class DType : std::int32_t {
   kFloat64 = 3,
   kInt32 = 4,
   kInt64 = 5,
-  kOther = 6,  // anything else a framework may hold; always rejected, by name of the tensor
+  // No tensor may have these; they are here to be named in errors.
+  kBool = 6,
+  kUInt8 = 7,
+  kInt8 = 8,
+  kInt16 = 9,
+  kComplex64 = 10,
+  kOther = 11,
 };
 
 // "float32", "bfloat16", ...
 const char* name(DType dtype);
-// Bytes an element; 0 for kOther.
+// Bytes an element; 0 for those that no tensor may have.
 std::size_t size_of(DType dtype);
 
 enum class DeviceType : std::int32_t { kCpu = 0, kCuda = 1, kOther = 2 };

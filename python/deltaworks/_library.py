@@ -9,7 +9,8 @@ from pathlib import Path
 
 from deltaworks.errors import from_status
 
-FLOAT32, BFLOAT16, FLOAT16, FLOAT64, INT32, INT64, OTHER = range(7)
+FLOAT32, BFLOAT16, FLOAT16, FLOAT64, INT32, INT64 = range(6)
+BOOL, UINT8, INT8, INT16, COMPLEX64, OTHER = range(6, 12)  # named in errors only
 CPU, CUDA, OTHER_DEVICE = range(3)
 FORWARD, BACKWARD = range(2)
 GATED_DELTA_NET = 0

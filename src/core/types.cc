@@ -17,6 +17,16 @@ const char* name(DType dtype) {
       return "int32";
     case DType::kInt64:
       return "int64";
+    case DType::kBool:
+      return "bool";
+    case DType::kUInt8:
+      return "uint8";
+    case DType::kInt8:
+      return "int8";
+    case DType::kInt16:
+      return "int16";
+    case DType::kComplex64:
+      return "complex64";
     case DType::kOther:
       break;
   }
@@ -34,10 +44,9 @@ std::size_t size_of(DType dtype) {
     case DType::kFloat64:
     case DType::kInt64:
       return 8;
-    case DType::kOther:
-      break;
+    default:
+      return 0;
   }
-  return 0;
 }
 
 TensorDesc contiguous(DType dtype, std::initializer_list<std::int64_t> shape, Device device) {

@@ -123,8 +123,8 @@ ROWS = [
     dtype_row("a_log", (4,), FP64, "float32, bfloat16 or float16", **SAFE),
     dtype_row("dt_bias", (4,), torch.int32, "float32, bfloat16 or float16", **SAFE),
     dtype_row("initial_state", (2, 4, 8, 16), FP64, "float32, bfloat16 or float16"),
-    dtype_row("initial_state", (2, 4, 8, 16), torch.int8, "float32, bfloat16 or float16")[:3]
-    + (r"initial_state must be float32, bfloat16 or float16, got ",),
+    dtype_row("initial_state", (2, 4, 8, 16), torch.int8, "float32, bfloat16 or float16"),
+    dtype_row("beta", (12, 4), torch.bool, "float32 or bfloat16"),
     (
         "fp32_io_with_bf16_beta",
         all_in(FP32, beta=zeros(12, 4, dtype=BF16)),

@@ -19,6 +19,11 @@ _DTYPES = {
     torch.float64: dw.FLOAT64,
     torch.int32: dw.INT32,
     torch.int64: dw.INT64,
+    torch.bool: dw.BOOL,
+    torch.uint8: dw.UINT8,
+    torch.int8: dw.INT8,
+    torch.int16: dw.INT16,
+    torch.complex64: dw.COMPLEX64,
 }
 _DEVICES = {"cpu": dw.CPU, "cuda": dw.CUDA}
 
