@@ -94,6 +94,35 @@ static inline void load_gates(const Args& args, Place place, std::int64_t head, 
   }
 }
 
+// One row of a panel in double. The substitutions below run in it: where keys repeat and beta is 1
+// their sums telescope, and what is left of them is one term.
+struct WideRow {
+  static constexpr int kParts = 4;
+  static constexpr std::int64_t kPart = kLanes / 2;
+  using Narrow = hn::Half<F32>;
+  using Wide = hn::RepartitionToWide<F32>;
+
+  [[gnu::always_inline]] explicit WideRow(const float* from) {
+    for (int p = 0; p < kParts; ++p) part[p] = load(from, p);
+  }
+  [[gnu::always_inline]] static hn::Vec<Wide> load(const float* from, int p) {
+    return hn::PromoteTo(Wide(), hn::LoadU(Narrow(), from + p * kPart));
+  }
+  [[gnu::always_inline]] void subtract(double c, const float* row) {
+    for (int p = 0; p < kParts; ++p) {
+      part[p] = hn::NegMulAdd(hn::Set(Wide(), c), load(row, p), part[p]);
+    }
+  }
+  [[gnu::always_inline]] void store(double c, float* to) const {
+    for (int p = 0; p < kParts; ++p) {
+      const auto scaled = hn::Mul(hn::Set(Wide(), c), part[p]);
+      hn::StoreU(hn::DemoteTo(Narrow(), scaled), Narrow(), to + p * kPart);
+    }
+  }
+
+  hn::Vec<Wide> part[kParts];
+};
+
 // Forward substitution for the residuals R = v - (what the state holds for k), before beta:
 //
 //   R_i = v_i - enter_i S0^T k_i - sum over j < i of L_ij U_j,   U_i = beta_i R_i,
@@ -104,21 +133,13 @@ static inline void solve_residuals(const Gates& gates, const float* L, const flo
   for (std::int64_t panel = 0; panel < V / kPanel; ++panel) {
     for (std::int64_t i = 0; i < kChunk; ++i) {
       const std::int64_t out = (panel * kChunk + i) * kPanel;
-      const Vec enter = hn::Set(f32, gates.enter[i]);
-      Vec r0 = hn::Sub(hn::LoadU(f32, v + out), decayed(enter, hn::LoadU(f32, held + out)));
-      Vec r1 = hn::Sub(hn::LoadU(f32, v + out + kLanes),
-                       decayed(enter, hn::LoadU(f32, held + out + kLanes)));
+      WideRow r(v + out);
+      if (gates.enter[i] != 0.0f) r.subtract(static_cast<double>(gates.enter[i]), held + out);
       for (std::int64_t j = 0; j < i; ++j) {
-        const Vec l = hn::Set(f32, L[at(i, j)]);
-        const float* u = panel_row(U, kChunk, j, panel);
-        r0 = hn::NegMulAdd(l, hn::LoadU(f32, u), r0);
-        r1 = hn::NegMulAdd(l, hn::LoadU(f32, u + kLanes), r1);
+        r.subtract(static_cast<double>(L[at(i, j)]), panel_row(U, kChunk, j, panel));
       }
-      const Vec beta = hn::Set(f32, gates.beta[i]);
-      hn::StoreU(r0, f32, R + out);
-      hn::StoreU(r1, f32, R + out + kLanes);
-      hn::StoreU(hn::Mul(beta, r0), f32, U + out);
-      hn::StoreU(hn::Mul(beta, r1), f32, U + out + kLanes);
+      r.store(1.0, R + out);
+      r.store(static_cast<double>(gates.beta[i]), U + out);
     }
   }
 }
@@ -130,15 +151,12 @@ static inline void solve_transposed(const Gates& gates, const float* L, std::int
   for (std::int64_t panel = 0; panel < V / kPanel; ++panel) {
     for (std::int64_t i = kChunk - 1; i >= 0; --i) {
       float* out = panel_row(X, kChunk, i, panel);
-      Vec x0 = hn::LoadU(f32, out), x1 = hn::LoadU(f32, out + kLanes);
+      WideRow x(out);
       for (std::int64_t j = kChunk - 1; j > i; --j) {
-        const Vec a = hn::Set(f32, gates.beta[j] * L[at(j, i)]);
-        const float* x = panel_row(X, kChunk, j, panel);
-        x0 = hn::NegMulAdd(a, hn::LoadU(f32, x), x0);
-        x1 = hn::NegMulAdd(a, hn::LoadU(f32, x + kLanes), x1);
+        const double a = static_cast<double>(gates.beta[j]) * static_cast<double>(L[at(j, i)]);
+        x.subtract(a, panel_row(X, kChunk, j, panel));
       }
-      hn::StoreU(x0, f32, out);
-      hn::StoreU(x1, f32, out + kLanes);
+      x.store(1.0, out);
     }
   }
 }

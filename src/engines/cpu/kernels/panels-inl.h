@@ -49,6 +49,10 @@ struct Transposed {
   static constexpr std::int64_t kDepthStep = kPanel;
 };
 
+// Terms that are summed before they are added to the result: shorter sums round less.
+inline constexpr std::int64_t kRun = 32;
+static_assert(kRun % kPanel == 0);
+
 // C (+)= A B with A [rows, depth], B [depth, cols], C [rows, cols]; C must not overlap A or B.
 template <bool kAccumulate, class Left>
 static inline void product(std::int64_t rows, std::int64_t cols, std::int64_t depth, Left a,
@@ -56,32 +60,33 @@ static inline void product(std::int64_t rows, std::int64_t cols, std::int64_t de
   for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
     for (std::int64_t i = 0; i < rows; i += kRows) {
       float* out = panel_row(c, rows, i, panel);
-      Vec acc[kRows][2];
-      for (int m = 0; m < kRows; ++m) {
-        for (int half = 0; half < 2; ++half) {
-          acc[m][half] =
-              kAccumulate ? hn::LoadU(f32, out + m * kPanel + half * kLanes) : hn::Zero(f32);
-        }
-      }
       const float* right = panel_row(b, depth, 0, panel);
-      for (std::int64_t p = 0; p < depth; p += kPanel) {
-        const float* left = a.at(i, p);
-        const std::int64_t steps = depth - p < kPanel ? depth - p : kPanel;
-        for (std::int64_t s = 0; s < steps; ++s) {
-          const Vec b0 = hn::LoadU(f32, right);
-          const Vec b1 = hn::LoadU(f32, right + kLanes);
-          for (int m = 0; m < kRows; ++m) {
-            const Vec x = hn::Set(f32, left[m * Left::kRowStep]);
-            acc[m][0] = hn::MulAdd(x, b0, acc[m][0]);
-            acc[m][1] = hn::MulAdd(x, b1, acc[m][1]);
+      for (std::int64_t run = 0; run < depth; run += kRun) {
+        const std::int64_t end = depth - run < kRun ? depth : run + kRun;
+        Vec sum[kRows][2];
+        for (auto& row : sum) row[0] = row[1] = hn::Zero(f32);
+        for (std::int64_t p = run; p < end; p += kPanel) {
+          const float* left = a.at(i, p);
+          const std::int64_t steps = end - p < kPanel ? end - p : kPanel;
+          for (std::int64_t s = 0; s < steps; ++s) {
+            const Vec b0 = hn::LoadU(f32, right);
+            const Vec b1 = hn::LoadU(f32, right + kLanes);
+            for (int m = 0; m < kRows; ++m) {
+              const Vec x = hn::Set(f32, left[m * Left::kRowStep]);
+              sum[m][0] = hn::MulAdd(x, b0, sum[m][0]);
+              sum[m][1] = hn::MulAdd(x, b1, sum[m][1]);
+            }
+            left += Left::kDepthStep;
+            right += kPanel;
           }
-          left += Left::kDepthStep;
-          right += kPanel;
         }
-      }
-      for (int m = 0; m < kRows; ++m) {
-        for (int half = 0; half < 2; ++half) {
-          hn::StoreU(acc[m][half], f32, out + m * kPanel + half * kLanes);
+        const bool add = kAccumulate || run > 0;
+        for (int m = 0; m < kRows; ++m) {
+          for (int half = 0; half < 2; ++half) {
+            float* to = out + m * kPanel + half * kLanes;
+            const Vec before = add ? hn::LoadU(f32, to) : hn::Zero(f32);
+            hn::StoreU(hn::Add(before, sum[m][half]), f32, to);
+          }
         }
       }
     }
