@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
@@ -32,6 +33,7 @@ class Pool {
       grow(threads - 1);
       f_ = f;
       context_ = context;
+      std::fegetenv(&environment_);
       items_ = items;
       next_.store(0, std::memory_order_relaxed);
       active_ = std::min(threads - 1, workers_);
@@ -64,6 +66,7 @@ class Pool {
       wake_.wait(lock, [&] { return generation_ != seen; });
       seen = generation_;
       if (worker > active_) continue;
+      std::fesetenv(&environment_);
       lock.unlock();
       take_items(worker);
       lock.lock();
@@ -86,6 +89,7 @@ class Pool {
   std::condition_variable wake_, done_;
   ItemFunction f_ = nullptr;
   void* context_ = nullptr;
+  std::fenv_t environment_{};  // the caller's: whether its subnormals are flushed decides bits
   std::int64_t items_ = 0;
   std::atomic<std::int64_t> next_{0};
   int workers_ = 0;  // started

@@ -66,6 +66,10 @@ class Validator {
       require(belongs(spec.role), name(spec.port), " does not belong to this pass");
       require(tensor.rank == spec.rank, name(spec.port), " must have shape ", symbols(spec),
               ", got ", shape(tensor));
+      for (int axis = 0; axis < spec.rank; ++axis) {
+        require(tensor.shape[axis] >= 0, name(spec.port), " must have shape ", symbols(spec),
+                ", got ", shape(tensor));
+      }
       require(spec.role != Role::kGradient || p_.has(spec.primal), name(spec.port), " needs ",
               name(spec.primal));
     }

@@ -19,6 +19,9 @@ class PlanCache {
   std::shared_ptr<const Plan> find(const Problem& problem);  // null: not there
   void insert(std::shared_ptr<const Plan> plan);
   std::size_t size() const { return plans_.size(); }
+  // Held across a fork.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
 
  private:
   struct Hash {

@@ -1,6 +1,8 @@
 // From a problem to a plan: validate, ask the engines, build, remember.
 #include "deltaworks/plan.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 #include "core/strings.h"
@@ -51,6 +53,17 @@ std::shared_ptr<const Plan> build(const Problem& problem) {
               cat(op_name(problem.op), ": no engine takes this problem", reasons));
 }
 
+// The process's plans. It outlives static destructors, and a fork waits until no thread is inside,
+// so that the child gets it whole and unlocked.
+PlanCache& plan_cache() {
+  static PlanCache& cache = []() -> PlanCache& {
+    static PlanCache& made = *new PlanCache(kCachedPlans);
+    pthread_atfork([] { made.lock(); }, [] { made.unlock(); }, [] { made.unlock(); });
+    return made;
+  }();
+  return cache;
+}
+
 }  // namespace
 
 Plan::Plan(Problem problem, Dims dims, std::string name,
@@ -89,10 +102,9 @@ std::shared_ptr<const Plan> find_plan(const Problem& problem) {
     resolved.threads = default_threads();
     return find_plan(resolved);
   }
-  static PlanCache& cache = *new PlanCache(kCachedPlans);  // outlives static destructors
-  if (std::shared_ptr<const Plan> plan = cache.find(problem)) return plan;
+  if (std::shared_ptr<const Plan> plan = plan_cache().find(problem)) return plan;
   std::shared_ptr<const Plan> plan = build(problem);
-  cache.insert(plan);
+  plan_cache().insert(plan);
   return plan;
 }
 

@@ -6,6 +6,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cfenv>
+#include <chrono>
+#include <cstdio>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -60,7 +64,42 @@ TEST(Threads, NestedCallsRunOnTheirCaller) {
   EXPECT_EQ(done, 12);
 }
 
-TEST(Threads, DefaultIsPositive) { EXPECT_GE(default_threads(), 1); }
+// What default_threads() is in a fresh process with OMP_NUM_THREADS set to `value`.
+int default_in_fresh_process(const char* value) {
+  char program[4096] = {};
+  if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) return -1;
+  const std::string command = std::string("OMP_NUM_THREADS=") + value + " " + program +
+                              " --gtest_also_run_disabled_tests --gtest_filter=*PrintDefault";
+  FILE* output = popen(command.c_str(), "r");
+  int threads = -1;
+  for (char line[256]; output != nullptr && std::fgets(line, sizeof line, output) != nullptr;) {
+    std::sscanf(line, "default threads: %d", &threads);
+  }
+  if (output != nullptr) pclose(output);
+  return threads;
+}
+
+TEST(Threads, DISABLED_PrintDefault) { std::printf("default threads: %d\n", default_threads()); }
+
+TEST(Threads, DefaultFollowsOmpNumThreads) {
+  EXPECT_EQ(default_in_fresh_process("3"), 3);
+  EXPECT_EQ(default_in_fresh_process("1"), 1);
+  EXPECT_GE(default_in_fresh_process("nonsense"), 1);
+}
+
+TEST(Threads, WorkersTakeTheCallersFloatingPointEnvironment) {
+  const int before = std::fegetround();
+  for (int mode : {FE_UPWARD, FE_TONEAREST}) {
+    std::fesetround(mode);
+    std::atomic<int> others{0};
+    parallel_for(3, 200, [&](std::int64_t, int) {
+      if (std::fegetround() != mode) ++others;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));  // let every worker take some
+    });
+    EXPECT_EQ(others, 0);
+  }
+  std::fesetround(before);
+}
 
 #if defined(__SANITIZE_THREAD__)
 // The thread sanitizer does not follow a child of a process with threads.

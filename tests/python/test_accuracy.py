@@ -189,6 +189,37 @@ def test_a_reset_empties_even_a_state_near_overflow(reset, l2norm):
     assert (got["initial_state"] == 0).all()  # nothing of that state is left to matter
 
 
+@pytest.mark.parametrize("q_size,k_size", [(1, 30), (100, 1)])
+def test_a_state_near_overflow_is_read_after_its_decay(q_size, k_size):
+    """Products with the state before its decay would overflow; those of the recurrence do not."""
+    problem = build(Case(lengths=(40,), K=64, l2norm=False))
+    problem.inputs["initial_state"].normal_().mul_(1e37)
+    problem.inputs["g"][0] = -80
+    problem.inputs["q"][0] = q_size
+    problem.inputs["k"][0] = k_size
+    problem.inputs["beta"][0] = 1 / (64 * k_size**2)
+    problem.d_final[:] = 0
+    arguments = (problem.inputs, problem.options, problem.d_o, problem.d_final)
+    reference, loop = oracle.run(*arguments), oracle.run(*arguments, torch.float32)
+    got = run(problem)
+    for name in ("o", "final_state", "q", "k", "v"):
+        assert loop[name].isfinite().all()
+        bounds.assert_tensor_close(problem, name, got[name], reference, loop)
+
+
+@pytest.mark.parametrize("K", [4, 16, 32])
+def test_equal_keys_with_beta_two_are_within_their_bounds(K):
+    """Reflections about one key: a key's rounding must not act alike on every pair of rows."""
+    problem = build(Case(lengths=(512,), K=K, V=K, heads=(1, 1, 1), l2norm=False))
+    key = problem.inputs["k"][0, 0]
+    problem.inputs["k"][:] = key / key.norm()
+    problem.inputs["g"][:] = 0
+    problem.inputs["beta"][:] = 2
+    arguments = (problem.inputs, problem.options, problem.d_o, problem.d_final)
+    reference, loop = oracle.run(*arguments), oracle.run(*arguments, torch.float32)
+    bounds.assert_close(problem, run(problem), reference, loop)
+
+
 def expanding(tokens, heads):
     """(problem, results of the fp32 loop)."""
     problem = build(Case(lengths=(tokens, 3), heads=heads, regime="raw", l2norm=False))

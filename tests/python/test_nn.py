@@ -208,3 +208,19 @@ class TestGatedDeltaNet:
     def test_says_what_is_wrong(self):
         with pytest.raises(ValueError, match="multiple of num_heads, got 3 and 2"):
             GatedDeltaNet(8, 2, num_value_heads=3, operator=torch_operator)
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_the_layer_hands_its_options_to_the_operator(allow):
+    seen = {}
+
+    def record(*arguments, **options):
+        seen.update(options)
+        return torch_operator(*arguments, **options)
+
+    layer = GatedDeltaNet(8, 2, key_dim=4, value_dim=4, operator=record, allow_neg_eigval=allow)
+    layer(torch.randn(5, 8), torch.tensor([0, 5]))
+    assert seen["allow_neg_eigval"] is allow
+    assert seen["use_beta_sigmoid_in_kernel"] and seen["safe_gate"]
+    assert seen["use_qk_l2norm_in_kernel"]
+    assert seen["a_log"] is layer.A_log and seen["dt_bias"] is layer.dt_bias

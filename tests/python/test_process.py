@@ -10,7 +10,7 @@ import time
 import torch
 
 from cases import Case, build
-from deltaworks.ops import gated_delta_net, last_plan
+from deltaworks.ops import gated_delta_net, last_plan, workspace_bytes
 from run_op import assert_same_bits, run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -67,6 +67,59 @@ def test_a_forked_child_computes_the_same_bits():
 def test_import_does_not_import_torch():
     result = script("import sys, deltaworks; print('torch' in sys.modules)")
     assert result.stdout.strip() == "False", result.stderr
+
+
+def test_a_child_forked_while_calls_run_does_not_hang():
+    """Another thread keeps making and caching plans; none of its locks may stay held in a child."""
+    result = script(
+        """
+        import os, signal, threading, torch
+        from deltaworks.ops import gated_delta_net
+
+        def call(tokens):
+            x = torch.ones(tokens, 1, 1)
+            with torch.no_grad():
+                gated_delta_net(x, x, x, -x[..., 0], x[..., 0], torch.tensor([0, tokens]))
+
+        def cycle():
+            tokens = 0
+            while not stop.is_set():
+                tokens = tokens % 600 + 1
+                call(tokens)
+
+        torch.set_num_threads(1)
+        stop = threading.Event()
+        thread = threading.Thread(target=cycle)
+        thread.start()
+        try:
+            for _ in range(60):
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(10)
+                    call(601)
+                    os._exit(0)
+                assert os.waitpid(child, 0)[1] == 0, "the child hung"
+        finally:
+            stop.set()
+            thread.join()
+        """
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_threads_follow_torch():
+    """The workspace has one scratch a thread."""
+    problem, threads = build(Case(lengths=(40, 40), heads=(2, 2, 2))), torch.get_num_threads()
+    booked = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            run(problem)
+            booked.append(workspace_bytes())
+    finally:
+        torch.set_num_threads(threads)
+    assert booked[0] < booked[1] < booked[2]
+    assert booked[1] - booked[0] == booked[2] - booked[1]
 
 
 def test_a_python_thread_runs_during_a_call():

@@ -1,12 +1,13 @@
 """`python -m deltaworks.demo`: trains a small language model on this machine's CPU and tests it.
 
 Reads the Python standard library's own source, trains, saves and reloads a checkpoint, continues a
-held-out function token by token, and compares with byte counts, gzip and (--ablate) itself without
-the operator.
+held-out function token by token, and compares with byte counts and gzip. A second run with --ablate
+shows what the same model learns without the operator.
 """
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,9 +34,9 @@ VALIDATION_PIECE, VALIDATION_BYTES = 2048, 262144
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m deltaworks.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__.partition(":")[2])
     parser.add_argument("--steps", type=int, default=800, help="updates (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches, at least 0")
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder of the results")
     parser.add_argument("--json", type=Path, help="also write the final numbers to this file")
     parser.add_argument(
@@ -50,6 +51,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.steps < 1:
         parser.error("--steps must be at least 1")
+    if not 0 <= options.seed < 2**32:
+        parser.error("--seed must be in 0..2^32-1")
+    try:  # before anything is trained
+        options.out.mkdir(parents=True, exist_ok=True)
+        if options.json is not None:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.touch()
+    except OSError as error:
+        parser.error(f"cannot write there: {error}")
     return options
 
 
@@ -116,8 +126,9 @@ def main(arguments: list[str] | None = None) -> dict:
     began = time.perf_counter()
     console = Console()
     torch.manual_seed(options.seed)
-    options.out.mkdir(parents=True, exist_ok=True)
     label = "ablated" if options.ablate else "gated_delta_net"
+    if options.backend != "deltaworks":
+        label += f"_{options.backend}"
 
     corpus = load_corpus()
     operator = find_operator(options.backend, options.ablate)
@@ -162,10 +173,12 @@ def main(arguments: list[str] | None = None) -> dict:
     report.show(console, result)
     console.print(f"loss curve: {curve}   checkpoint: {saved}")
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=2) + "\n")
     return result
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("interrupted: nothing is saved but the loss curve so far")

@@ -6,7 +6,7 @@ from rich.table import Table
 NOTES = (
     "bits per byte: mean over the validation pieces, each model on the same bytes (files held out "
     "by name). Order 0 and 2 are adaptive byte counts, started on the training text; gzip -9 "
-    "compresses all the pieces as one file.",
+    "compresses all the pieces as one file. While training, the first few pieces alone are read.",
     "induction: a random string of 32 bytes, 8 to 64 random bytes, the string again; counted are "
     "its bytes after the first 4. Training reads fresh documents of that kind ({share:.0%} of its "
     "tokens, scored on the repetition alone), the test others. The blocks start as an associative "

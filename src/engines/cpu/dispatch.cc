@@ -42,6 +42,7 @@ const Kernels& choose() {
   const Candidate candidates[] = {{&kNeonKernels, true}};
 #endif
   const char* forced = std::getenv("DELTAWORKS_ISA");
+  if (forced != nullptr && forced[0] == '\0') forced = nullptr;
   std::string names;
   for (const Candidate& candidate : candidates) {
     if (!candidate.runs_here) continue;

@@ -11,8 +11,10 @@ namespace deltaworks::cpu::HWY_NAMESPACE {
 
 // Tokens a chunk. Across a chunk the gradient of a state is formed as a difference; with few keys
 // that difference may be what dozens of projections in a row have left of the whole space, next to
-// nothing. Short chunks then keep its digits.
-static inline std::int64_t chunk_tokens(const Dims& dims) { return dims.K < 8 ? dims.K : kChunk; }
+// nothing. Shorter chunks then keep its digits.
+static inline std::int64_t chunk_tokens(const Dims& dims) {
+  return 4 * dims.K < kChunk ? 4 * dims.K : kChunk;
+}
 
 // Matrices in panels: [kChunk, K] are named like the rows they hold, a trailing t is a transpose.
 struct BackwardScratch {
@@ -28,7 +30,7 @@ struct BackwardScratch {
     for (float** x : {&q, &k, &rows_k, &dq, &dk}) *x = carver.take(kChunk * K);
     for (float** x : {&qt, &kt, &dqt, &dkt, &leave_kt}) *x = carver.take(kChunk * K);
     for (float** x : {&v, &u, &ut, &dO, &dOt, &dX, &dXt}) *x = carver.take(kChunk * V);
-    for (float** x : {&L, &P, &W, &Y, &Yt}) *x = carver.take(kChunk * kChunk);
+    for (float** x : {&P, &W, &Y, &Yt}) *x = carver.take(kChunk * kChunk);
     flat = carver.take(K > V ? K : V);
     dq_sum = carver.take(dims.H < dims.HO ? dims.T * K : 0);
     dk_sum = carver.take(dims.HK < dims.HO ? dims.T * K : 0);
@@ -43,11 +45,11 @@ struct BackwardScratch {
   float *q, *k, *rows_k, *dq, *dk;
   float *qt, *kt, *dqt, *dkt, *leave_kt;
   float *v, *u, *ut, *dO, *dOt, *dX, *dXt;
-  float *L, *P, *W, *Y, *Yt;
+  float *P, *W, *Y, *Yt;
   float* flat;                      // one row
   float *dq_sum, *dk_sum, *dv_sum;  // flat rows, summed over the heads of the group so far
   Gates gates;
-  Overlaps kk, qk, dOU, dXU;
+  Overlaps kk, L, qk, dOU, dXU;
   float q_norm[kChunk], k_norm[kChunk];
   std::size_t size;
 };
@@ -95,10 +97,11 @@ static inline void load_chunk(const Args& args, Place place, std::int64_t head,
   load_gates(args, place, head, x.gates);
   transpose(x.k, kChunk, x.K, x.kt);
   exact_lower_product(kChunk, x.K, Plain{x.k, kChunk}, x.kt, x.kk.x);
-  const auto held = [&](std::int64_t i, std::int64_t j) {
-    return static_cast<float>(x.gates.fade(i, j, x.kk.at(i, j)));
-  };
-  lower<false>(held, x.L);
+  for (std::int64_t i = 0; i < kChunk; ++i) {
+    for (std::int64_t j = 0; j < i; ++j) {
+      x.L.x[i * kChunk + j] = x.gates.fade(i, j, x.kk.at(i, j));
+    }
+  }
 }
 
 // S1 = through S0 + (leave * K)^T U for every chunk, keeping S0 and R.
@@ -113,7 +116,8 @@ static inline void keep_states(const Args& args, std::int64_t n, std::int64_t he
     float* R = x.residuals + c * kChunk * x.V;
     load_chunk(args, place, head, x);
     load_rows(args, Port::kV, place, head, args.dims.V, x.V, 1.0f, x.flat, nullptr, x.v);
-    product<false>(kChunk, x.V, x.K, Plain{x.k, kChunk}, S, x.dX);
+    scale_rows(x.gates.enter, x.k, kChunk, x.K, x.rows_k);
+    product<false>(kChunk, x.V, x.K, Plain{x.rows_k, kChunk}, S, x.dX);
     solve_residuals(x.gates, x.L, x.dX, x.v, x.V, R, x.u);
     if (c + 1 == chunks.count) break;
     float* next = x.states + (c + 1) * x.K * x.V;
@@ -245,18 +249,17 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
   for (std::int64_t i = 0; i < kChunk; ++i) {
     minus_beta_enter[i] = -gates.beta[i] * gates.enter[i];
   }
+  scale_columns(gates.enter, x.dOt, V, kChunk, x.dOt);
+  scale_columns(minus_beta_enter, x.dXt, V, kChunk, x.dXt);
+  scale_columns(gates.leave, x.ut, V, kChunk, x.ut);
   product<false>(K, kChunk, V, Plain{S, K}, x.dOt, x.dqt);
-  decay_columns(gates.enter, x.dqt, K, kChunk, x.dqt);
   product<false>(K, kChunk, V, Plain{S, K}, x.dXt, x.dkt);
-  decay_columns(minus_beta_enter, x.dkt, K, kChunk, x.dkt);
   product<false>(K, kChunk, V, Plain{x.dS, K}, x.ut, x.leave_kt);
-  decay_columns(gates.leave, x.leave_kt, K, kChunk, x.leave_kt);
   double entering[kChunk] = {}, leaving[kChunk] = {}, dg[kChunk];
   add_column_dots(x.qt, x.dqt, K, kChunk, entering);
   add_column_dots(x.kt, x.dkt, K, kChunk, entering);
   add_column_dots(x.kt, x.leave_kt, K, kChunk, leaving);
-  const double through =
-      gates.through == 0.0f ? 0.0 : static_cast<double>(gates.through) * exact_dot(S, x.dS, K * V);
+  const double through = static_cast<double>(gates.through) * exact_dot(S, x.dS, K * V);
   const auto pair = [&](std::int64_t i, std::int64_t j) {
     const double beta = static_cast<double>(gates.beta[i]);
     return gates.fade(i, j, x.dOU.at(i, j) * x.qk.at(i, j) - beta * x.dXU.at(i, j) * x.kk.at(i, j));

@@ -66,12 +66,11 @@ struct Gates {
   float beta[kChunk];
   float enter[kChunk], leave[kChunk];
   float through;                 // exp(G_C): what is left of S0 in the leaving state
-  float decay[kChunk * kChunk];  // D in panels, for i >= j
+  float decay[kChunk * kChunk];  // D, element (i, j) at i kChunk + j, for i >= j
 
   // What is left of x, of the pair (i, j).
   [[gnu::always_inline]] double fade(std::int64_t i, std::int64_t j, double x) const {
-    const float d = decay[deltaworks::cpu::HWY_NAMESPACE::at(i, j)];
-    return d == 0.0f ? 0.0 : static_cast<double>(d) * x;
+    return static_cast<double>(decay[i * kChunk + j]) * x;
   }
 };
 
@@ -88,8 +87,8 @@ static inline void load_gates(const Args& args, Place place, std::int64_t head, 
   for (std::int64_t i = 0; i < kChunk; ++i) {
     x.enter[i] = exp_of(static_cast<float>(sum[i]));
     x.leave[i] = exp_of(static_cast<float>(running - sum[i]));
-    for (std::int64_t j = 0; j < kChunk; ++j) {
-      x.decay[at(i, j)] = j <= i ? exp_of(static_cast<float>(sum[i] - sum[j])) : 0.0f;
+    for (std::int64_t j = 0; j <= i; ++j) {
+      x.decay[i * kChunk + j] = exp_of(static_cast<float>(sum[i] - sum[j]));
     }
   }
 }
@@ -127,16 +126,16 @@ struct WideRow {
 //
 //   R_i = v_i - enter_i S0^T k_i - sum over j < i of L_ij U_j,   U_i = beta_i R_i,
 //
-// with L_ij = D_ij k_i.k_j. `held` is K S0. R may be v itself.
-static inline void solve_residuals(const Gates& gates, const float* L, const float* held,
+// with L_ij = D_ij k_i.k_j. `held` holds the rows enter_i S0^T k_i. R may be v itself.
+static inline void solve_residuals(const Gates& gates, const Overlaps& L, const float* held,
                                    const float* v, std::int64_t V, float* R, float* U) {
   for (std::int64_t panel = 0; panel < V / kPanel; ++panel) {
     for (std::int64_t i = 0; i < kChunk; ++i) {
       const std::int64_t out = (panel * kChunk + i) * kPanel;
       WideRow r(v + out);
-      if (gates.enter[i] != 0.0f) r.subtract(static_cast<double>(gates.enter[i]), held + out);
+      r.subtract(1.0, held + out);
       for (std::int64_t j = 0; j < i; ++j) {
-        r.subtract(static_cast<double>(L[at(i, j)]), panel_row(U, kChunk, j, panel));
+        r.subtract(L.at(i, j), panel_row(U, kChunk, j, panel));
       }
       r.store(1.0, R + out);
       r.store(static_cast<double>(gates.beta[i]), U + out);
@@ -147,14 +146,14 @@ static inline void solve_residuals(const Gates& gates, const float* L, const flo
 // Back substitution with the transposed matrix, in place: on entry X holds dU, on return
 //
 //   X_i = dU_i - sum over j > i of beta_j L_ji X_j.
-static inline void solve_transposed(const Gates& gates, const float* L, std::int64_t V, float* X) {
+static inline void solve_transposed(const Gates& gates, const Overlaps& L, std::int64_t V,
+                                    float* X) {
   for (std::int64_t panel = 0; panel < V / kPanel; ++panel) {
     for (std::int64_t i = kChunk - 1; i >= 0; --i) {
       float* out = panel_row(X, kChunk, i, panel);
       WideRow x(out);
       for (std::int64_t j = kChunk - 1; j > i; --j) {
-        const double a = static_cast<double>(gates.beta[j]) * static_cast<double>(L[at(j, i)]);
-        x.subtract(a, panel_row(X, kChunk, j, panel));
+        x.subtract(static_cast<double>(gates.beta[j]) * L.at(j, i), panel_row(X, kChunk, j, panel));
       }
       x.store(1.0, out);
     }

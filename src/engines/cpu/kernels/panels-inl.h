@@ -185,15 +185,15 @@ static inline void scale_rows(const float* factors, const float* x, std::int64_t
   }
 }
 
-// y = x diag(decays); y may be x.
-static inline void decay_columns(const float* decays, const float* x, std::int64_t rows,
+// y = x diag(factors); y may be x.
+static inline void scale_columns(const float* factors, const float* x, std::int64_t rows,
                                  std::int64_t cols, float* y) {
   for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
     for (int half = 0; half < 2; ++half) {
-      const Vec decay = hn::LoadU(f32, decays + panel * kPanel + half * kLanes);
+      const Vec factor = hn::LoadU(f32, factors + panel * kPanel + half * kLanes);
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t i = (panel * rows + r) * kPanel + half * kLanes;
-        hn::StoreU(decayed(decay, hn::LoadU(f32, x + i)), f32, y + i);
+        hn::StoreU(hn::Mul(factor, hn::LoadU(f32, x + i)), f32, y + i);
       }
     }
   }

@@ -123,13 +123,6 @@ static inline double exact_dot(const float* a, const float* b, std::int64_t padd
   return hn::GetLane(hn::SumOfLanes(f64, hn::Add(even, odd)));
 }
 
-// What is left of x after a decay. A decay of 0 empties whatever it meets, an overflown product
-// too.
-static inline float decayed(float decay, float x) { return decay == 0.0f ? 0.0f : decay * x; }
-static inline Vec decayed(Vec decay, Vec x) {
-  return hn::IfThenElseZero(hn::Ne(decay, hn::Zero(f32)), hn::Mul(decay, x));
-}
-
 // to = c x, over a padded row.
 static inline void scale_row(float c, const float* x, std::int64_t padded, float* to) {
   const Vec factor = hn::Set(f32, c);
