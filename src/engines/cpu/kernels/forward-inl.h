@@ -156,6 +156,11 @@ static void forward(const Args& args, std::int64_t n, std::int64_t head, std::in
     }
     for (std::int64_t v = 0; v < padded; v += kValueBlock) {
       for (std::int64_t i = 0; i < count; ++i) {
+        if (const std::int64_t ahead = t + i + kTokens; v == 0 && ahead < end) {
+          prefetch_row(row(args, Port::kQ, ahead, head), keys);
+          prefetch_row(row(args, Port::kK, ahead, head), keys);
+          prefetch_row(row(args, Port::kV, ahead, head).after(v_begin), values);
+        }
         float u[kValueBlock];
         const Vec w = hn::Set(f32, x.write[i]), qk = hn::Set(f32, x.overlap[i]);
         const Vec scale = hn::Set(f32, args.scale);

@@ -80,6 +80,16 @@ static inline std::int64_t narrow(const float* from, std::int64_t count, Run run
   return whole;
 }
 
+// Asks for a row ahead of its use. Rows of one head lie a whole token apart, further than the
+// hardware looks ahead by itself.
+static inline void prefetch_row(Run run, std::int64_t count) {
+  constexpr std::int64_t kCacheLine = 64;
+  const auto* from = static_cast<const char*>(run.data);
+  const std::int64_t bytes =
+      run.stride == 1 ? count * static_cast<std::int64_t>(size_of(run.dtype)) : 1;
+  for (std::int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(from + i);
+}
+
 // Reads a row of `count` elements; the buffer's rest up to `padded` becomes zero.
 static inline void load_row(Run run, std::int64_t count, std::int64_t padded, float* to) {
   std::int64_t i = run.stride == 1 ? widen(run, count, to) : 0;
