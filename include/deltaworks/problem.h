@@ -49,7 +49,7 @@ const char* name(Port port);
 
 enum class GateDomain : std::int32_t { kLog = 0, kLinear = 1 };
 
-// Options of SPEC section 4; the defaults are the operators' defaults.
+// Options of the operators, with their defaults; formulas: docs/design/gated-delta-rule.md.
 struct Options {
   std::optional<double> scale = {};  // of the output; absent: K^-0.5
   bool use_qk_l2norm = false;        // q and k rows are divided by their 2-norm

@@ -1,4 +1,4 @@
-// The only place where shapes, dtypes and combinations are judged (SPEC sections 2, 3, 4 and 7).
+// The only place where shapes, dtypes and combinations are judged.
 // Order: tensors present and their ranks, the dimensions they agree on, every shape, devices,
 // dtypes, options. The first broken rule is reported.
 #include "problem/validate.h"

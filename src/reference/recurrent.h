@@ -1,4 +1,4 @@
-// The definition of every variant, in fp64 on the exact values of the inputs (SPEC section 1).
+// The definition of every variant, in fp64 on the exact values of the inputs.
 // S is stored V-major, [V, K]; for each token
 //
 //   S' = D S,   u = w - e^T S',   S = S' + k u^T,   o = scale S^T q

@@ -11,7 +11,7 @@
 
 namespace deltaworks::reference {
 
-// An absent tensor reads as zeros and drops what is written: SPEC gives every optional tensor that
+// An absent tensor reads as zeros and drops what is written: every optional tensor has that
 // meaning. Unused trailing indices are 0.
 class View {
  public:

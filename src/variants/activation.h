@@ -1,5 +1,5 @@
 // From the gate and beta that a caller passes to the effective ones of the recurrence, for one
-// (token, head), and the derivatives of those maps (SPEC section 4):
+// (token, head), and the derivatives of those maps:
 //
 //   gate   g | log(g + 1e-10) | -exp(a_log) softplus(g + dt_bias),   decay = exp(gate)
 //   beta   b | round(sigmoid(b)) | 2 round(sigmoid(b))

@@ -2,7 +2,7 @@
 //
 //   S' = D S,   S = S' + k (w - e^T S')^T,   o = scale S^T q
 //
-// with a choice of decay D, erase row e and write row w (SPEC section 1). A variant names its
+// with a choice of decay D, erase row e and write row w. A variant names its
 // choices; the engines' algorithms are templates over it.
 #pragma once
 

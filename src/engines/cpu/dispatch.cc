@@ -27,17 +27,28 @@ struct Candidate {
   bool runs_here;
 };
 
+#if defined(__x86_64__)
+// Every extension that CMakeLists.txt compiles a set for.
+bool has_sse4() {
+  return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("aes") &&
+         __builtin_cpu_supports("pclmul");
+}
+bool has_avx2() {
+  return has_sse4() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+         __builtin_cpu_supports("f16c");
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512cd");
+}
+#endif
+
 const Kernels& choose() {
 #if defined(__x86_64__)
   const Candidate candidates[] = {
-      {&kAvx512Kernels, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                            __builtin_cpu_supports("avx512bw") &&
-                            __builtin_cpu_supports("avx512dq") &&
-                            __builtin_cpu_supports("avx512cd")},
-      {&kAvx2Kernels, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                          __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c")},
-      {&kSse4Kernels, __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")},
-  };
+      {&kAvx512Kernels, has_avx512()}, {&kAvx2Kernels, has_avx2()}, {&kSse4Kernels, has_sse4()}};
 #else
   const Candidate candidates[] = {{&kNeonKernels, true}};
 #endif
