@@ -13,7 +13,7 @@ namespace deltaworks::cpu::HWY_NAMESPACE {
 // that difference may be what dozens of projections in a row have left of the whole space, next to
 // nothing. Shorter chunks then keep its digits.
 static inline std::int64_t chunk_tokens(const Dims& dims) {
-  return 4 * dims.K < kChunk ? 4 * dims.K : kChunk;
+  return dims.K < 8 ? dims.K : kChunk;
 }
 
 // Matrices in panels: [kChunk, K] are named like the rows they hold, a trailing t is a transpose.
