@@ -12,9 +12,7 @@ namespace deltaworks::cpu::HWY_NAMESPACE {
 // Tokens a chunk. Across a chunk the gradient of a state is formed as a difference; with few keys
 // that difference may be what dozens of projections in a row have left of the whole space, next to
 // nothing. Shorter chunks then keep its digits.
-static inline std::int64_t chunk_tokens(const Dims& dims) {
-  return dims.K < 8 ? dims.K : kChunk;
-}
+static inline std::int64_t chunk_tokens(const Dims& dims) { return dims.K < 8 ? dims.K : kChunk; }
 
 // Matrices in panels: [kChunk, K] are named like the rows they hold, a trailing t is a transpose.
 struct BackwardScratch {
