@@ -13,8 +13,6 @@
 namespace deltaworks_torch {
 namespace {
 
-thread_local std::size_t last_workspace_bytes = 0;
-
 void require(dw_status status) {
   if (status == 0) return;
   throw std::runtime_error("deltaworks[" + std::to_string(status) + "]: " + dw_last_error());
@@ -29,51 +27,54 @@ class Call {
  public:
   // Takes everything that forward and backward have in common off the stack.
   Call(int pass, StableIValue*& stack) {
-    call_.struct_size = sizeof call_;
-    call_.pass = pass;
-    call_.op = static_cast<std::int32_t>(take<std::int64_t>(stack));
-    call_.flags = static_cast<std::uint32_t>(take<std::int64_t>(stack));
-    call_.scale = take<double>(stack);
+    problem_.struct_size = sizeof problem_;
+    problem_.pass = pass;
+    problem_.op = static_cast<std::int32_t>(take<std::int64_t>(stack));
+    problem_.flags = static_cast<std::uint32_t>(take<std::int64_t>(stack));
+    problem_.scale = take<double>(stack);
     gate_domain_ = take_owned<StringHandle>(stack);
     plan_name_ = take_owned<StringHandle>(stack);
-    call_.checkpoint_every_n_tokens = take<std::int64_t>(stack);
+    problem_.checkpoint_every_n_tokens = take<std::int64_t>(stack);
+    problem_.checkpoint_dtype = static_cast<std::int32_t>(take<std::int64_t>(stack));
     const List tensors = take_owned<StableListHandle>(stack);
     const std::int64_t ports = take<std::int64_t>(stack);
-    TORCH_ERROR_CODE_CHECK(torch_string_c_str(gate_domain_.get(), &call_.gate_domain));
-    TORCH_ERROR_CODE_CHECK(torch_string_c_str(plan_name_.get(), &call_.plan_name));
+    TORCH_ERROR_CODE_CHECK(torch_string_c_str(gate_domain_.get(), &problem_.gate_domain));
+    TORCH_ERROR_CODE_CHECK(torch_string_c_str(plan_name_.get(), &problem_.plan_name));
     std::uint32_t threads;
     TORCH_ERROR_CODE_CHECK(torch_get_num_threads(&threads));
-    call_.threads = static_cast<std::int32_t>(threads);
+    problem_.threads = static_cast<std::int32_t>(threads);
+    problem_.tensors = described_;
     take_inputs(tensors.get(), ports);
   }
 
-  dw_call& get() { return call_; }
-
-  // Judges the call, allocates what it writes and runs it. Nothing is allocated for a call that is
-  // rejected. Returns the list of outputs.
-  StableListHandle run() {
+  // Judges the call, allocates what it writes (of a backward the gradients in `wanted`) and runs
+  // it. Nothing is allocated for a call that is rejected. Returns the list of outputs.
+  StableListHandle run(std::int64_t wanted) {
+    const std::size_t inputs = problem_.tensor_count;
+    std::size_t outputs;
+    require(dw_describe_outputs(&problem_, static_cast<std::uint64_t>(wanted), described_ + inputs,
+                                DW_PORT_COUNT - inputs, &outputs));
+    problem_.tensor_count += outputs;
     dw_plan* found;
-    require(dw_plan_find(&call_, &found));
+    require(dw_plan_find(&problem_, &found));
     const std::unique_ptr<dw_plan, ReleasePlan> plan(found);
 
-    Tensor outputs[DW_PORT_COUNT];
-    for (int port = 0; port < DW_PORT_COUNT; ++port) {
-      dw_tensor& tensor = call_.tensors[port];
-      if (tensor.present && !inputs_[port]) outputs[port] = allocate(tensor);
+    Tensor written[DW_PORT_COUNT];
+    for (std::size_t i = 0; i < outputs; ++i) {
+      const dw_tensor& output = described_[inputs + i];
+      written[i] = allocate(output, &pointers_[output.port]);
     }
     void* workspace = nullptr;
     const std::size_t bytes = dw_plan_workspace_bytes(found);
     const Tensor memory = bytes > 0 ? allocate_bytes(bytes, &workspace) : Tensor();
-    last_workspace_bytes = bytes;
-    require(dw_plan_execute(found, &call_, workspace, nullptr));
+    require(dw_plan_execute(found, pointers_, DW_PORT_COUNT, workspace, nullptr));
 
     // Filled last: deleting a list does not delete the tensors in it.
     StableListHandle list;
-    TORCH_ERROR_CODE_CHECK(torch_new_list_reserve_size(DW_PORT_COUNT, &list));
-    for (Tensor& output : outputs) {
-      if (!output) continue;
+    TORCH_ERROR_CODE_CHECK(torch_new_list_reserve_size(outputs, &list));
+    for (std::size_t i = 0; i < outputs; ++i) {
       TORCH_ERROR_CODE_CHECK(
-          torch_list_push_back(list, torch::stable::detail::from(output.release())));
+          torch_list_push_back(list, torch::stable::detail::from(written[i].release())));
     }
     return list;
   }
@@ -82,23 +83,25 @@ class Call {
   void take_inputs(StableListHandle tensors, std::int64_t ports) {
     std::size_t count, next = 0;
     TORCH_ERROR_CODE_CHECK(torch_list_size(tensors, &count));
-    Tensor owned[DW_PORT_COUNT];
     if (count > DW_PORT_COUNT) throw std::runtime_error("deltaworks: more tensors than ports");
     for (std::size_t i = 0; i < count; ++i) {
       StableIValue item;
       TORCH_ERROR_CODE_CHECK(torch_list_get_item(tensors, i, &item));
-      owned[i].reset(torch::stable::detail::to<AtenTensorHandle>(item));
+      inputs_[i].reset(torch::stable::detail::to<AtenTensorHandle>(item));
     }
     for (int port = 0; port < DW_PORT_COUNT; ++port) {
       if (!(ports >> port & 1)) continue;
       if (next == count) throw std::runtime_error("deltaworks: fewer tensors than ports");
-      call_.tensors[port] = describe(owned[next].get());
-      inputs_[port] = std::move(owned[next++]);
+      described_[next] = describe(port, inputs_[next].get(), &pointers_[port]);
+      ++next;
     }
     if (next != count) throw std::runtime_error("deltaworks: more tensors than ports");
+    problem_.tensor_count = count;
   }
 
-  dw_call call_{};
+  dw_problem problem_{};
+  dw_tensor described_[DW_PORT_COUNT];
+  void* pointers_[DW_PORT_COUNT] = {};
   String gate_domain_, plan_name_;
   Tensor inputs_[DW_PORT_COUNT];
 };
@@ -106,29 +109,26 @@ class Call {
 void forward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   StableIValue* next = stack;
   Call call(DW_FORWARD, next);
-  describe_forward_outputs(call.get());
-  stack[0] = torch::stable::detail::from(call.run());
+  stack[0] = torch::stable::detail::from(call.run(0));
 }
 
 void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   StableIValue* next = stack;
   Call call(DW_BACKWARD, next);
-  describe_gradients(call.get(), take<std::int64_t>(next));
-  stack[0] = torch::stable::detail::from(call.run());
+  stack[0] = torch::stable::detail::from(call.run(take<std::int64_t>(next)));
 }
 
 }  // namespace
 
-// Workspace of the plan that executed last on this thread through torch.
-extern "C" DW_API std::size_t dw_torch_workspace_bytes() { return last_workspace_bytes; }
-
 STABLE_TORCH_LIBRARY(deltaworks, library) {
   library.def(
       "forward(int op, int flags, float scale, str gate_domain, str plan_name, "
-      "int checkpoint_every_n_tokens, Tensor[] tensors, int ports) -> Tensor[]");
+      "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports) -> "
+      "Tensor[]");
   library.def(
       "backward(int op, int flags, float scale, str gate_domain, str plan_name, "
-      "int checkpoint_every_n_tokens, Tensor[] tensors, int ports, int wanted) -> Tensor[]");
+      "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports, "
+      "int wanted) -> Tensor[]");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(deltaworks, CompositeExplicitAutograd, library) {

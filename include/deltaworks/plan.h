@@ -1,66 +1,63 @@
-// A Plan is an engine's answer to one problem: it knows its name and its workspace, and executes on
-// raw pointers without allocating. One plan may execute in many threads at once, each execution
-// with its own workspace.
+// The life of a call, from its description to its execution:
 //
-//   Problem problem = ...;
-//   std::shared_ptr<const Plan> plan = find_plan(problem);   // validated, selected, built, cached
-//   std::vector<std::byte> workspace(plan->workspace_bytes());
+//   Problem problem = ...;                      // describe
+//   validate(problem);                          // shapes, dtypes, combinations
+//   for (const Verdict& v : explain(problem))   // explain.h: every engine's plan and its reasons
+//   problem.plan_name = "gdn_cpu";              // pin one, or take the first that accepts
+//   Plan plan = find_plan(problem);             // selected, built, kept in a cache
+//   std::vector<std::byte> workspace(plan.workspace_bytes());
 //   Pack pack; pack[Port::kQ] = q; ...
-//   plan->execute(pack, workspace.data());
+//   plan.execute(pack, workspace.data());       // as often as wanted, in any thread
+//
+// ops.h does all of this in one call.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "deltaworks/problem.h"
+#include "deltaworks/detail/call.h"
 
 namespace deltaworks {
 
-// Base pointers of the problem's tensors, by port. Inputs are never written.
-struct Pack {
-  std::array<void*, kPortCount> pointers{};
-  void*& operator[](Port port) { return pointers[index(port)]; }
-  void* operator[](Port port) const { return pointers[index(port)]; }
-};
+// Judges every shape, dtype and combination. Throws Error (kInvalidValue, kInvalidType) on the
+// first rule that is broken.
+inline Dims validate(const Problem& problem) {
+  dw_dims d;
+  detail::require(dw_validate(detail::CProblem(problem).get(), &d));
+  return {.T = d.T, .N = d.N, .K = d.K, .V = d.V, .H = d.H, .HK = d.HK, .HV = d.HV, .HO = d.HO};
+}
 
-class Executable;  // what an engine builds
-
+// An engine's answer to one problem. Copies share it. One plan may execute in many threads at once,
+// each execution with its own workspace.
 class Plan {
  public:
-  Plan(Problem problem, Dims dims, std::string name, std::unique_ptr<const Executable> executable);
-  ~Plan();
+  std::string name() const { return dw_plan_name(plan_.get()); }  // "gdn_cpu"
+  // How the engine will run it, for people: "AVX2, 2 threads, ...".
+  std::string configuration() const { return dw_plan_configuration(plan_.get()); }
+  std::size_t workspace_bytes() const { return dw_plan_workspace_bytes(plan_.get()); }
 
-  const Problem& problem() const { return problem_; }
-  const Dims& dims() const { return dims_; }
-  const std::string& name() const { return name_; }  // "gdn_cpu"
-  std::size_t workspace_bytes() const;
-
-  // Runs on the caller's memory. Throws Error(kInvalidValue) before anything is written if
-  // cu_seqlens is malformed or a pointer is missing. `workspace` holds workspace_bytes() and any
-  // content, aligned to 64 bytes or not. `stream` is ignored on the CPU.
-  void execute(const Pack& pack, void* workspace, void* stream = nullptr) const;
+  // Runs on the caller's memory; allocates nothing. Throws Error(kInvalidValue) before anything is
+  // written if cu_seqlens is malformed or a pointer is missing. `workspace` holds workspace_bytes()
+  // of any content and alignment. `stream` is not read on the CPU.
+  void execute(const Pack& pack, void* workspace, void* stream = nullptr) const {
+    detail::require(dw_plan_execute(plan_.get(), pack.pointers.data(), pack.pointers.size(),
+                                    workspace, stream));
+  }
 
  private:
-  Problem problem_;
-  Dims dims_;
-  std::string name_;
-  std::unique_ptr<const Executable> executable_;
+  friend Plan find_plan(const Problem&);
+  explicit Plan(dw_plan* plan) : plan_(plan, &dw_plan_release) {}
+  std::shared_ptr<dw_plan> plan_;
 };
 
 // The plan for a problem: validates it, asks the engines in order (or the pinned one), builds. Kept
 // in a process-wide cache keyed by the whole problem. Throws Error; kNotSupported lists every
 // engine's reasons.
-std::shared_ptr<const Plan> find_plan(const Problem& problem);
-
-// One engine's verdict on a valid problem.
-struct Verdict {
-  std::string plan_name;
-  std::vector<std::string> reasons;  // empty: accepts
-};
-// Every engine's verdict, in the order they are asked.
-std::vector<Verdict> explain(const Problem& problem);
+inline Plan find_plan(const Problem& problem) {
+  dw_plan* plan = nullptr;
+  detail::require(dw_plan_find(detail::CProblem(problem).get(), &plan));
+  return Plan(plan);
+}
 
 }  // namespace deltaworks

@@ -1,8 +1,14 @@
 // A Problem is everything about one operator call except the data: which operation and pass, the
 // description of every tensor that takes part, and the options. Plans are made from problems.
+// Problems can be written as strings: see text.h.
 //
 // Dimensions: T tokens of the packed batch, N sequences, K key dimension, V value dimension,
 // H / HK / HV heads of q / k / v, HO = max(H, HV) heads of gates, states and outputs.
+//
+//   Problem problem;
+//   problem[Port::kQ] = contiguous(DType::kBFloat16, {T, H, K});
+//   ...
+//   problem.options.use_qk_l2norm = true;
 #pragma once
 
 #include <array>
@@ -19,17 +25,18 @@ enum class Pass : std::int32_t { kForward = 0, kBackward = 1 };
 
 // The tensors of an operation. d* are gradients: kDO and kDFinalState flow in, the others out.
 enum class Port : std::int32_t {
-  kQ = 0,
-  kK,
-  kV,
-  kG,
-  kBeta,
-  kALog,
-  kDtBias,
-  kCuSeqlens,
-  kInitialState,
-  kO,
-  kFinalState,
+  kQ = 0,         // [T, H, K]    float32, bfloat16 or float16 as v; float64: every tensor
+  kK,             // [T, HK, K]   dtype of q; HK is H or HV
+  kV,             // [T, HV, V]   dtype of q
+  kG,             // [T, HO]      float32, bfloat16 or float16
+  kBeta,          // [T, HO]      float32 or the dtype of q
+  kALog,          // [HO]         float32, bfloat16 or float16
+  kDtBias,        // [HO]         the same
+  kCuSeqlens,     // [N+1]        int32 or int64; sequence n is rows cu_seqlens[n]:cu_seqlens[n+1]
+  kInitialState,  // [N, HO, V, K] float32, bfloat16 or float16
+  kStateIndices,  // [N] int32: rows of initial_state, which is a pool then
+  kO,             // [T, HO, V]   dtype of q
+  kFinalState,    // [N, HO, V, K] dtype of initial_state; float32 without one
   kDO,
   kDFinalState,
   kDQ,
@@ -44,8 +51,33 @@ enum class Port : std::int32_t {
 inline constexpr int kPortCount = static_cast<int>(Port::kDInitialState) + 1;
 
 constexpr int index(Port port) { return static_cast<int>(port); }
+
 // "q", "a_log", "dO", ... as in the Python signatures.
-const char* name(Port port);
+constexpr const char* name(Port port) {
+  constexpr const char* kNames[kPortCount] = {"q",
+                                              "k",
+                                              "v",
+                                              "g",
+                                              "beta",
+                                              "a_log",
+                                              "dt_bias",
+                                              "cu_seqlens",
+                                              "initial_state",
+                                              "state_indices",
+                                              "o",
+                                              "final_state",
+                                              "dO",
+                                              "d_final_state",
+                                              "dq",
+                                              "dk",
+                                              "dv",
+                                              "dg",
+                                              "dbeta",
+                                              "da_log",
+                                              "ddt_bias",
+                                              "d_initial_state"};
+  return kNames[index(port)];
+}
 
 enum class GateDomain : std::int32_t { kLog = 0, kLinear = 1 };
 
@@ -60,8 +92,8 @@ struct Options {
   bool batch_invariant = false;  // every engine here always is; part of the contract
   bool output_final_state = false;
   bool overwrite_initial_state = false;
-  bool has_state_indices = false;
   std::int64_t checkpoint_every_n_tokens = 0;
+  std::optional<DType> checkpoint_dtype = {};  // absent: the dtype of q
   bool operator==(const Options&) const = default;
 };
 
@@ -86,10 +118,14 @@ struct Problem {
 struct Dims {
   std::int64_t T = 0, N = 0, K = 0, V = 0;
   std::int64_t H = 0, HK = 0, HV = 0, HO = 0;
+  bool operator==(const Dims&) const = default;
 };
 
-// Judges every shape, dtype and combination; throws Error on the first rule that is broken.
-// Engines are asked only after this.
-Dims validate(const Problem& problem);
+// Base pointers of the problem's tensors, by port. Inputs are never written.
+struct Pack {
+  std::array<void*, kPortCount> pointers{};
+  void*& operator[](Port port) { return pointers[index(port)]; }
+  void* operator[](Port port) const { return pointers[index(port)]; }
+};
 
 }  // namespace deltaworks

@@ -1,5 +1,11 @@
 // Status codes and the one exception type of the library. The text of an error names the operation,
 // the tensor, what was expected and what came; it is the same through every binding.
+//
+//   try {
+//     gated_delta_net_forward(call, workspace);
+//   } catch (const Error& error) {
+//     if (error.status() == Status::kNotSupported) ...
+//   }
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,19 @@
-// Element types, devices and tensor descriptions. A description says where the elements of a tensor
-// lie relative to its base pointer; it owns nothing and may describe any strided memory, expanded
-// (zero-stride) axes included.
+// Element types, devices, and tensors: a description says where the elements of a tensor lie
+// relative to its base pointer, a view adds the pointer. Neither owns memory; both may describe any
+// strided memory, expanded (zero-stride) axes included.
+//
+//   std::vector<float> data(T * H * K);
+//   Tensor q = view(data.data(), {T, H, K});                       // row-major
+//   Tensor k = view(qkv + H * K, {T, H, K}, {3 * H * K, K, 1});    // a part of a joint projection
+//   Tensor v = view(bits, DType::kBFloat16, {T, H, V});            // 16-bit floats of any C++ type
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
+#include <type_traits>
 
 namespace deltaworks {
 
@@ -27,11 +34,37 @@ enum class DType : std::int32_t {
 };
 
 // "float32", "bfloat16", ...
-const char* name(DType dtype);
-// Bytes an element; 0 for those that no tensor may have.
-std::size_t size_of(DType dtype);
+constexpr const char* name(DType dtype) {
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16",   "float64",
+                                    "int32",   "int64",    "bool",      "uint8",
+                                    "int8",    "int16",    "complex64", "an unsupported dtype"};
+  return kNames[static_cast<int>(dtype)];
+}
+
+// Bytes an element; 0 for those that no tensor may have. Inlined always: code that is compiled for
+// several instruction sets must not leave copies for the linker to choose from.
+[[gnu::always_inline]] constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::kBFloat16:
+    case DType::kFloat16:
+      return 2;
+    case DType::kFloat32:
+    case DType::kInt32:
+      return 4;
+    case DType::kFloat64:
+    case DType::kInt64:
+      return 8;
+    default:
+      return 0;
+  }
+}
 
 enum class DeviceType : std::int32_t { kCpu = 0, kCuda = 1, kOther = 2 };
+
+// "cpu", "cuda"
+constexpr const char* name(DeviceType type) {
+  return type == DeviceType::kCpu ? "cpu" : type == DeviceType::kCuda ? "cuda" : "another device";
+}
 
 struct Device {
   DeviceType type = DeviceType::kCpu;
@@ -50,11 +83,72 @@ struct TensorDesc {
   std::array<std::int64_t, kMaxRank> shape{};
   std::array<std::int64_t, kMaxRank> stride{};
 
-  bool present() const { return rank >= 0; }
+  [[gnu::always_inline]] bool present() const { return rank >= 0; }
   bool operator==(const TensorDesc&) const = default;
 };
 
+// Description of a tensor with the given strides.
+inline TensorDesc strided(DType dtype, std::span<const std::int64_t> shape,
+                          std::span<const std::int64_t> stride, Device device = {}) {
+  TensorDesc desc{.dtype = dtype, .device = device};
+  desc.rank = static_cast<std::int32_t>(shape.size());
+  for (std::size_t axis = 0; axis < shape.size() && axis < kMaxRank; ++axis) {
+    desc.shape[axis] = shape[axis];
+    desc.stride[axis] = axis < stride.size() ? stride[axis] : 0;
+  }
+  return desc;
+}
+
 // Row-major description of a dense tensor.
-TensorDesc contiguous(DType dtype, std::initializer_list<std::int64_t> shape, Device device = {});
+inline TensorDesc contiguous(DType dtype, std::span<const std::int64_t> shape, Device device = {}) {
+  TensorDesc desc = strided(dtype, shape, {}, device);
+  std::int64_t stride = 1;
+  for (int axis = (desc.rank < kMaxRank ? desc.rank : kMaxRank) - 1; axis >= 0; --axis) {
+    desc.stride[axis] = stride;
+    stride *= desc.shape[axis] > 1 ? desc.shape[axis] : 1;
+  }
+  return desc;
+}
+inline TensorDesc contiguous(DType dtype, std::initializer_list<std::int64_t> shape,
+                             Device device = {}) {
+  return contiguous(dtype, std::span(shape.begin(), shape.size()), device);
+}
+
+// A view of memory that somebody else owns. A default one is absent.
+struct Tensor {
+  void* data = nullptr;
+  TensorDesc desc;
+};
+
+// Views; without strides, row-major. An operator never writes to its inputs, so that a view of
+// constant memory may be one.
+inline Tensor view(const void* data, DType dtype, std::initializer_list<std::int64_t> shape,
+                   Device device = {}) {
+  return {const_cast<void*>(data), contiguous(dtype, shape, device)};
+}
+inline Tensor view(const void* data, DType dtype, std::initializer_list<std::int64_t> shape,
+                   std::initializer_list<std::int64_t> stride, Device device = {}) {
+  return {const_cast<void*>(data), strided(dtype, std::span(shape.begin(), shape.size()),
+                                           std::span(stride.begin(), stride.size()), device)};
+}
+
+template <class T>
+concept Element = std::is_same_v<T, float> || std::is_same_v<T, double> ||
+    std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::int64_t>;
+template <Element T>
+inline constexpr DType kDTypeOf = std::is_same_v<T, float>          ? DType::kFloat32
+                                  : std::is_same_v<T, double>       ? DType::kFloat64
+                                  : std::is_same_v<T, std::int32_t> ? DType::kInt32
+                                                                    : DType::kInt64;
+
+template <Element T>
+Tensor view(const T* data, std::initializer_list<std::int64_t> shape) {
+  return view(data, kDTypeOf<T>, shape);
+}
+template <Element T>
+Tensor view(const T* data, std::initializer_list<std::int64_t> shape,
+            std::initializer_list<std::int64_t> stride) {
+  return view(data, kDTypeOf<T>, shape, stride);
+}
 
 }  // namespace deltaworks

@@ -1,4 +1,5 @@
-// The C interface over problems and plans.
+// The C interface over problems and plans: every function is one call into the library, with its
+// exceptions turned into a status, a text and a rule.
 #include "deltaworks/c_api.h"
 
 #include <algorithm>
@@ -6,158 +7,205 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "c_api/describe.h"
 #include "core/strings.h"
-#include "deltaworks/plan.h"
-#include "deltaworks/status.h"
+#include "core/threads.h"
 #include "engines/cpu/dispatch.h"
-#include "problem/ports.h"
+#include "problem/outputs.h"
+#include "problem/rules.h"
+#include "problem/text.h"
+#include "problem/validate.h"
+#include "registry/plan.h"
+
+using namespace deltaworks;
 
 struct dw_plan {
-  std::shared_ptr<const deltaworks::Plan> plan;
+  explicit dw_plan(std::shared_ptr<const BuiltPlan> found)
+      : plan(std::move(found)), name(permanent_plan_name(plan->problem().op, plan->name())) {}
+  std::shared_ptr<const BuiltPlan> plan;
+  const char* name;
+};
+
+struct dw_verdicts {
+  std::vector<EngineVerdict> engines;
 };
 
 namespace {
 
-using namespace deltaworks;
-
-static_assert(DW_PORT_COUNT == kPortCount && DW_D_INITIAL_STATE == index(Port::kDInitialState));
-static_assert(DW_OTHER == static_cast<int>(DType::kOther));
-
 thread_local std::string last_error;
-thread_local std::shared_ptr<const Plan> last_plan;
+// Constants, since what needs a destructor in every thread would be allocated by execute.
+thread_local const char* last_rule = "";
+thread_local const char* last_plan = "";
+thread_local size_t last_workspace_bytes = 0;
 
 // Runs f; an exception becomes a status and the thread's error text.
 template <class F>
 dw_status guarded(F&& f) {
-  Status status = Status::kInternal;
+  const auto failed = [](Status status, const char* text, const char* rule) {
+    last_error = text;
+    last_rule = rule;
+    return static_cast<dw_status>(status);
+  };
   try {
     f();
-    return static_cast<dw_status>(Status::kOk);
+    return DW_OK;
+  } catch (const RuleError& error) {
+    return failed(error.status(), error.what(), name(error.rule()));
   } catch (const Error& error) {
-    status = error.status();
-    last_error = error.what();
+    return failed(error.status(), error.what(), "");
   } catch (const std::exception& error) {
-    last_error = error.what();
+    return failed(Status::kInternal, error.what(), "");
   }
-  return static_cast<dw_status>(status);
 }
 
-// Ports that the caller's version of dw_call knows; later ones are absent.
-int known_ports(const dw_call& call) {
-  const std::size_t bytes = std::min(call.struct_size, sizeof(dw_call));
-  if (bytes < offsetof(dw_call, tensors)) {
-    throw Error(Status::kInvalidValue, cat("dw_call: struct_size must be sizeof(dw_call) = ",
-                                           sizeof(dw_call), ", got ", call.struct_size));
-  }
-  return static_cast<int>((bytes - offsetof(dw_call, tensors)) / sizeof(dw_tensor));
+void require(bool met, const char* text) {
+  if (!met) throw Error(Status::kInvalidValue, text);
 }
 
-TensorDesc describe(const dw_tensor& tensor) {
-  TensorDesc desc;
-  desc.dtype = tensor.dtype >= 0 && tensor.dtype < DW_OTHER ? static_cast<DType>(tensor.dtype)
-                                                            : DType::kOther;
-  desc.device = {static_cast<DeviceType>(tensor.device_type), tensor.device_index};
-  desc.rank = tensor.ndim;
-  const int axes = std::min(tensor.ndim, kMaxRank);
-  std::copy_n(tensor.shape, axes, desc.shape.begin());
-  std::copy_n(tensor.stride, axes, desc.stride.begin());
-  return desc;
-}
-
-GateDomain parse_gate_domain(Op op, const char* text) {
-  if (text == nullptr || std::strcmp(text, "log") == 0) return GateDomain::kLog;
-  if (std::strcmp(text, "linear") == 0) return GateDomain::kLinear;
-  throw Error(Status::kInvalidValue,
-              cat(op_name(op), ": gate_domain must be 'log' or 'linear', got '", text, "'"));
-}
-
-Problem describe(const dw_call& call) {
-  Problem problem;
-  const int ports = known_ports(call);
-  if (call.op != DW_GATED_DELTA_NET) {
-    throw Error(Status::kInvalidValue, cat("dw_call: unknown operation ", call.op));
-  }
-  problem.op = static_cast<Op>(call.op);
-  if (call.pass != DW_FORWARD && call.pass != DW_BACKWARD) {
-    throw Error(Status::kInvalidValue,
-                cat(op_name(problem.op), ": pass must be 0 or 1, got ", call.pass));
-  }
-  problem.pass = static_cast<Pass>(call.pass);
-  for (int port = 0; port < ports; ++port) {
-    if (call.tensors[port].present) problem.tensors[port] = describe(call.tensors[port]);
-  }
-  Options& options = problem.options;
-  if (call.flags & DW_HAS_SCALE) options.scale = call.scale;
-  options.use_qk_l2norm = call.flags & DW_L2NORM;
-  options.use_beta_sigmoid = call.flags & DW_BETA_SIGMOID;
-  options.allow_neg_eigval = call.flags & DW_ALLOW_NEG_EIGVAL;
-  options.safe_gate = call.flags & DW_SAFE_GATE;
-  options.gate_domain = parse_gate_domain(problem.op, call.gate_domain);
-  options.batch_invariant = call.flags & DW_BATCH_INVARIANT;
-  options.output_final_state = call.flags & DW_OUTPUT_FINAL_STATE;
-  options.overwrite_initial_state = call.flags & DW_OVERWRITE_INITIAL_STATE;
-  options.has_state_indices = call.flags & DW_HAS_STATE_INDICES;
-  options.checkpoint_every_n_tokens = call.checkpoint_every_n_tokens;
-  problem.requires_gradient = call.flags & DW_REQUIRES_GRADIENT;
-  if (call.plan_name != nullptr) problem.plan_name = call.plan_name;
-  problem.threads = call.threads;
-  return problem;
+// The base pointers of the ports that caller and library know.
+Pack pack_of(void* const* pointers, size_t count) {
+  require(pointers != nullptr || count == 0, "dw_plan_execute: pointers is a null pointer");
+  Pack pack;
+  std::copy_n(pointers, std::min<size_t>(count, kPortCount), pack.pointers.begin());
+  return pack;
 }
 
 }  // namespace
 
 extern "C" {
 
-dw_status dw_check(const dw_call* call) {
-  return guarded([&] { find_plan(describe(*call)); });
+dw_status dw_validate(const dw_problem* problem, dw_dims* dims) {
+  return guarded([&] {
+    const Dims d = judge(read(*problem));
+    if (dims != nullptr) *dims = {d.T, d.N, d.K, d.V, d.H, d.HK, d.HV, d.HO};
+  });
 }
 
-dw_status dw_plan_find(const dw_call* call, dw_plan** plan) {
+dw_status dw_check(const dw_problem* problem) {
+  return guarded([&] { plan_for(read(*problem)); });
+}
+
+dw_status dw_describe_outputs(const dw_problem* problem, uint64_t wanted, dw_tensor* outputs,
+                              size_t capacity, size_t* count) {
+  *count = 0;
+  return guarded([&] {
+    for (const OutputDesc& output : describe_outputs(read(*problem), wanted)) {
+      require(*count < capacity, "dw_describe_outputs: capacity is too small");
+      outputs[(*count)++] = to_c(output.port, output.desc);
+    }
+  });
+}
+
+dw_status dw_problem_parse(const char* text, dw_problem* problem, dw_tensor* tensors,
+                           size_t capacity) {
+  return guarded([&] {
+    const Problem parsed = parse(text);
+    const auto count = std::count_if(parsed.tensors.begin(), parsed.tensors.end(),
+                                     [](const TensorDesc& tensor) { return tensor.present(); });
+    require(static_cast<size_t>(count) <= capacity, "dw_problem_parse: capacity is too small");
+    write(parsed, *problem);
+    problem->tensors = tensors;
+    problem->tensor_count = 0;
+    for (int port = 0; port < kPortCount; ++port) {
+      if (!parsed.tensors[port].present()) continue;
+      tensors[problem->tensor_count++] = to_c(static_cast<Port>(port), parsed.tensors[port]);
+    }
+  });
+}
+
+dw_status dw_problem_format(const dw_problem* problem, char* text, size_t size, size_t* needed) {
+  return guarded([&] {
+    const Problem described = read(*problem);
+    judge(described);
+    const std::string line = print(described);
+    if (needed != nullptr) *needed = line.size() + 1;
+    if (size == 0) return;
+    const size_t length = std::min(line.size(), size - 1);
+    std::memcpy(text, line.data(), length);
+    text[length] = '\0';
+  });
+}
+
+dw_status dw_explain(const dw_problem* problem, dw_verdicts** found) {
+  *found = nullptr;
+  return guarded([&] { *found = new dw_verdicts{verdicts(read(*problem))}; });
+}
+
+void dw_verdicts_release(dw_verdicts* verdicts) { delete verdicts; }
+
+size_t dw_verdicts_count(const dw_verdicts* verdicts) { return verdicts->engines.size(); }
+
+const char* dw_verdict_plan(const dw_verdicts* verdicts, size_t engine) {
+  return verdicts->engines[engine].plan_name.c_str();
+}
+
+size_t dw_verdict_reason_count(const dw_verdicts* verdicts, size_t engine) {
+  return verdicts->engines[engine].check.reasons().size();
+}
+
+const char* dw_verdict_reason(const dw_verdicts* verdicts, size_t engine, size_t reason) {
+  return verdicts->engines[engine].check.reasons()[reason].c_str();
+}
+
+size_t dw_verdict_condition_count(const dw_verdicts* verdicts, size_t engine) {
+  return verdicts->engines[engine].check.conditions().size();
+}
+
+const char* dw_verdict_condition(const dw_verdicts* verdicts, size_t engine, size_t condition) {
+  return verdicts->engines[engine].check.conditions()[condition].c_str();
+}
+
+size_t dw_verdict_workspace_bytes(const dw_verdicts* verdicts, size_t engine) {
+  return verdicts->engines[engine].workspace_bytes;
+}
+
+const char* dw_verdict_configuration(const dw_verdicts* verdicts, size_t engine) {
+  return verdicts->engines[engine].configuration.c_str();
+}
+
+dw_status dw_plan_find(const dw_problem* problem, dw_plan** plan) {
   *plan = nullptr;
-  return guarded([&] { *plan = new dw_plan{find_plan(describe(*call))}; });
+  return guarded([&] { *plan = new dw_plan(plan_for(read(*problem))); });
 }
 
 void dw_plan_release(dw_plan* plan) { delete plan; }
 
+const char* dw_plan_name(const dw_plan* plan) { return plan->name; }
+
+const char* dw_plan_configuration(const dw_plan* plan) {
+  return plan->plan->configuration().c_str();
+}
+
 size_t dw_plan_workspace_bytes(const dw_plan* plan) { return plan->plan->workspace_bytes(); }
 
-const char* dw_plan_name(const dw_plan* plan) { return plan->plan->name().c_str(); }
-
-dw_status dw_plan_execute(const dw_plan* plan, const dw_call* call, void* workspace, void* stream) {
+dw_status dw_plan_execute(const dw_plan* plan, void* const* pointers, size_t count, void* workspace,
+                          void* stream) {
   return guarded([&] {
-    Pack pack;
-    const int ports = known_ports(*call);
-    for (int port = 0; port < ports; ++port) {
-      if (call->tensors[port].present) pack.pointers[port] = call->tensors[port].data;
-    }
-    plan->plan->execute(pack, workspace, stream);
-    last_plan = plan->plan;
+    plan->plan->execute(pack_of(pointers, count), workspace, stream);
+    last_plan = plan->name;
+    last_workspace_bytes = plan->plan->workspace_bytes();
+  });
+}
+
+dw_status dw_plan_time(const dw_plan* plan, void* const* pointers, size_t count, void* workspace,
+                       int64_t calls, double* execute_seconds, double* kernel_seconds) {
+  return guarded([&] {
+    const auto times = plan->plan->time(pack_of(pointers, count), workspace, calls);
+    *execute_seconds = times.execute;
+    *kernel_seconds = times.kernels;
   });
 }
 
 const char* dw_last_error(void) { return last_error.c_str(); }
 
-dw_status dw_explain(const dw_call* call, char* text, size_t size, size_t* needed) {
-  return guarded([&] {
-    std::string lines;
-    for (const Verdict& verdict : explain(describe(*call))) {
-      if (verdict.reasons.empty()) lines += cat(verdict.plan_name, ": accepts\n");
-      for (const std::string& reason : verdict.reasons) {
-        lines += cat(verdict.plan_name, ": ", reason, "\n");
-      }
-    }
-    if (needed != nullptr) *needed = lines.size() + 1;
-    if (size == 0) return;
-    const std::size_t length = std::min(lines.size(), size - 1);
-    std::memcpy(text, lines.data(), length);
-    text[length] = '\0';
-  });
-}
+const char* dw_last_rule(void) { return last_rule; }
 
-const char* dw_last_plan(void) { return last_plan ? last_plan->name().c_str() : ""; }
+const char* dw_last_plan(void) { return last_plan; }
 
-size_t dw_last_workspace_bytes(void) { return last_plan ? last_plan->workspace_bytes() : 0; }
+size_t dw_last_workspace_bytes(void) { return last_workspace_bytes; }
 
 const char* dw_cpu_isa(int32_t* lanes) {
   const char* isa = nullptr;
@@ -169,6 +217,10 @@ const char* dw_cpu_isa(int32_t* lanes) {
   return isa;
 }
 
+int32_t dw_default_threads(void) { return default_threads(); }
+
 const char* dw_version(void) { return DELTAWORKS_VERSION; }
+
+const char* dw_build(void) { return DELTAWORKS_BUILD; }
 
 }  // extern "C"

@@ -99,12 +99,13 @@ class Pool {
 };
 
 std::atomic<Pool*> pool{nullptr};
-std::once_flag fork_handler;
+// Registered when the library is loaded. (Not std::call_once on the way of a call: a fork could
+// find it half done; and it reads thread-locals of the C++ library, which may lie out of reach of
+// the initial-exec model that this library is compiled with.)
+[[maybe_unused]] const int fork_handler =
+    pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr, std::memory_order_relaxed); });
 
 Pool& the_pool() {
-  std::call_once(fork_handler, [] {
-    pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr, std::memory_order_relaxed); });
-  });
   Pool* current = pool.load(std::memory_order_acquire);
   if (current == nullptr) {
     auto* fresh = new Pool;
@@ -114,19 +115,23 @@ Pool& the_pool() {
   return *current;
 }
 
+int find_default_threads() {
+  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
+    const int wanted = std::atoi(text);
+    if (wanted > 0) return wanted;
+  }
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 }  // namespace
 
 int default_threads() {
-  static const int threads = [] {
-    if (const char* text = std::getenv("OMP_NUM_THREADS")) {
-      const int wanted = std::atoi(text);
-      if (wanted > 0) return wanted;
-    }
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  }();
-  return threads;
+  static std::atomic<int> threads{0};
+  int found = threads.load(std::memory_order_relaxed);
+  if (found == 0) threads.store(found = find_default_threads(), std::memory_order_relaxed);
+  return found;
 }
 
 void parallel_for(int threads, std::int64_t items, ItemFunction f, void* context) {

@@ -16,6 +16,7 @@ constexpr PortSpec kGatedDeltaNetPorts[] = {
     {Port::kALog, Role::kOptional, Kind::kParam, 1, {kHO}, Port::kALog},
     {Port::kDtBias, Role::kOptional, Kind::kParam, 1, {kHO}, Port::kDtBias},
     {Port::kInitialState, Role::kOptional, Kind::kState, 4, {kN, kHO, kV, kK}, Port::kInitialState},
+    {Port::kStateIndices, Role::kOptional, Kind::kIndex, 1, {kN}, Port::kStateIndices},
     {Port::kO, Role::kOutput, Kind::kIo, 3, {kT, kHO, kV}, Port::kO},
     {Port::kFinalState, Role::kFinalState, Kind::kState, 4, {kN, kHO, kV, kK}, Port::kFinalState},
     {Port::kDO, Role::kFlow, Kind::kIo, 3, {kT, kHO, kV}, Port::kO},
@@ -51,31 +52,6 @@ const char* op_name(Op op) {
       return "gated_delta_net";
   }
   return "";
-}
-
-const char* name(Port port) {
-  static constexpr const char* kNames[kPortCount] = {"q",
-                                                     "k",
-                                                     "v",
-                                                     "g",
-                                                     "beta",
-                                                     "a_log",
-                                                     "dt_bias",
-                                                     "cu_seqlens",
-                                                     "initial_state",
-                                                     "o",
-                                                     "final_state",
-                                                     "dO",
-                                                     "d_final_state",
-                                                     "dq",
-                                                     "dk",
-                                                     "dv",
-                                                     "dg",
-                                                     "dbeta",
-                                                     "da_log",
-                                                     "ddt_bias",
-                                                     "d_initial_state"};
-  return kNames[index(port)];
 }
 
 const char* name(Axis axis) {

@@ -22,6 +22,7 @@ enum class Kind : std::int8_t {
   kParam,   // fp32, bf16, fp16
   kState,   // fp32, bf16, fp16; one a call
   kOffset,  // int32, int64
+  kIndex,   // int32
 };
 
 enum class Role : std::int8_t {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "core/strings.h"
-#include "deltaworks/status.h"
 #include "problem/ports.h"
+#include "problem/rules.h"
 
 namespace deltaworks {
 namespace {
@@ -33,12 +33,16 @@ class Validator {
 
  private:
   template <class... Parts>
-  [[noreturn]] void fail(Status status, const Parts&... parts) const {
-    throw Error(status, cat(op_name(p_.op), ": ", parts...));
+  [[noreturn]] void fail(Rule rule, Status status, const Parts&... parts) const {
+    throw RuleError(rule, status, cat(op_name(p_.op), ": ", parts...));
   }
   template <class... Parts>
-  void require(bool met, const Parts&... parts) const {
-    if (!met) fail(Status::kInvalidValue, parts...);
+  void require(Rule rule, bool met, const Parts&... parts) const {
+    if (!met) fail(rule, Status::kInvalidValue, parts...);
+  }
+  template <class... Parts>
+  void require_type(Rule rule, bool met, const Parts&... parts) const {
+    if (!met) fail(rule, Status::kInvalidType, parts...);
   }
 
   bool belongs(Role role) const {
@@ -61,24 +65,25 @@ class Validator {
       const TensorDesc& tensor = p_[spec.port];
       const bool must =
           spec.role == Role::kInput || (spec.role == Role::kOutput && p_.pass == Pass::kForward);
-      require(tensor.present() || !must, name(spec.port), " is missing");
+      require(Rule::kMissing, tensor.present() || !must, name(spec.port), " is missing");
       if (!tensor.present()) continue;
-      require(belongs(spec.role), name(spec.port), " does not belong to this pass");
-      require(tensor.rank == spec.rank, name(spec.port), " must have shape ", symbols(spec),
-              ", got ", shape(tensor));
+      require(Rule::kPass, belongs(spec.role), name(spec.port), " does not belong to this pass");
+      require(Rule::kRank, tensor.rank == spec.rank, name(spec.port), " must have shape ",
+              symbols(spec), ", got ", shape(tensor));
       for (int axis = 0; axis < spec.rank; ++axis) {
-        require(tensor.shape[axis] >= 0, name(spec.port), " must have shape ", symbols(spec),
-                ", got ", shape(tensor));
+        require(Rule::kRank, tensor.shape[axis] >= 0, name(spec.port), " must have shape ",
+                symbols(spec), ", got ", shape(tensor));
       }
-      require(spec.role != Role::kGradient || p_.has(spec.primal), name(spec.port), " needs ",
-              name(spec.primal));
+      require(Rule::kGradientOfAbsent, spec.role != Role::kGradient || p_.has(spec.primal),
+              name(spec.port), " needs ", name(spec.primal));
     }
   }
 
   void agree_on_dims() {
     const TensorDesc &q = p_[Port::kQ], &k = p_[Port::kK], &v = p_[Port::kV];
     const TensorDesc& cu_seqlens = p_[Port::kCuSeqlens];
-    require(cu_seqlens.shape[0] >= 1, "cu_seqlens must have shape [N+1], got [0]");
+    require(Rule::kSequences, cu_seqlens.shape[0] >= 1,
+            "cu_seqlens must have shape [N+1], got [0]");
     dims_ = {.T = q.shape[0],
              .N = cu_seqlens.shape[0] - 1,
              .K = q.shape[2],
@@ -88,14 +93,14 @@ class Validator {
              .HV = v.shape[1],
              .HO = std::max(q.shape[1], v.shape[1])};
     const auto& [T, N, K, V, H, HK, HV, HO] = dims_;
-    require(K >= 1 && K <= kMaxHeadDim, "key dimension of q must be in 1..", kMaxHeadDim, ", got ",
-            K);
-    require(V >= 1 && V <= kMaxHeadDim, "value dimension of v must be in 1..", kMaxHeadDim,
-            ", got ", V);
-    require(HK == H || HK == HV, "k must have as many heads as q (", H, ") or v (", HV, "), got ",
-            HK);
+    require(Rule::kKeyDim, K >= 1 && K <= kMaxHeadDim, "key dimension of q must be in 1..",
+            kMaxHeadDim, ", got ", K);
+    require(Rule::kValueDim, V >= 1 && V <= kMaxHeadDim, "value dimension of v must be in 1..",
+            kMaxHeadDim, ", got ", V);
+    require(Rule::kKeyHeads, HK == H || HK == HV, "k must have as many heads as q (", H, ") or v (",
+            HV, "), got ", HK);
     const std::int64_t fewer = std::min(H, HV);
-    require(fewer == 0 ? HO == 0 : HO % fewer == 0,
+    require(Rule::kHeadGroups, fewer == 0 ? HO == 0 : HO % fewer == 0,
             "the larger of the head counts of q and v must be a multiple of the smaller, got ", H,
             " and ", HV);
   }
@@ -107,11 +112,14 @@ class Validator {
       const bool written = (spec.role == Role::kGradient || spec.role == Role::kOutput ||
                             spec.role == Role::kFinalState) &&
                            elements(tensor) > 0;
+      const bool pool = spec.port == Port::kInitialState && p_.has(Port::kStateIndices);
       for (int axis = 0; axis < spec.rank; ++axis) {
-        require(tensor.shape[axis] == extent(dims_, spec.axes[axis]), name(spec.port),
-                " must have shape ", symbols(spec), " = ", expected(spec), ", got ", shape(tensor));
-        require(!written || tensor.shape[axis] <= 1 || tensor.stride[axis] != 0, name(spec.port),
-                " is written and must not have a zero stride");
+        const bool any = pool && axis == 0;  // a pool has rows as it likes
+        require(Rule::kShape, any || tensor.shape[axis] == extent(dims_, spec.axes[axis]),
+                name(spec.port), " must have shape ", symbols(spec), " = ", expected(spec),
+                ", got ", shape(tensor));
+        require(Rule::kZeroStride, !written || tensor.shape[axis] <= 1 || tensor.stride[axis] != 0,
+                name(spec.port), " is written and must not have a zero stride");
       }
     }
   }
@@ -120,89 +128,99 @@ class Validator {
     const Device q = p_[Port::kQ].device;
     for (const PortSpec& spec : specs_) {
       const TensorDesc& tensor = p_[spec.port];
-      require(!tensor.present() || tensor.device == q, name(spec.port), " must be on q's device (",
-              device(q), "), got ", device(tensor.device));
+      require(Rule::kDevice, !tensor.present() || tensor.device == q, name(spec.port),
+              " must be on q's device (", device(q), "), got ", device(tensor.device));
     }
   }
 
   void check_dtypes() const {
     const DType io = p_[Port::kQ].dtype;
-    require_dtype(Port::kQ, {DType::kBFloat16, DType::kFloat16, DType::kFloat32, DType::kFloat64});
-    const bool f64 = io == DType::kFloat64;
+    require_dtype(Rule::kIoDtype, Port::kQ,
+                  {DType::kBFloat16, DType::kFloat16, DType::kFloat32, DType::kFloat64});
     DType state = DType::kOther;  // of the first state port seen
     for (const PortSpec& spec : specs_) {
       const TensorDesc& tensor = p_[spec.port];
       if (!tensor.present()) continue;
+      const auto must_be = [&](Rule rule, DType dtype, const std::string& why) {
+        require_type(rule, tensor.dtype == dtype, name(spec.port), " must be ", name(dtype), why,
+                     ", got ", name(tensor.dtype));
+      };
       if (spec.kind == Kind::kOffset) {
-        require(tensor.dtype == DType::kInt32 || tensor.dtype == DType::kInt64, name(spec.port),
-                " must be int32 or int64, got ", name(tensor.dtype));
-      } else if (f64) {
-        if (tensor.dtype != DType::kFloat64) {
-          fail(Status::kInvalidType, name(spec.port), " must be float64 as q is, got ",
-               name(tensor.dtype));
-        }
+        require(Rule::kOffsetDtype, tensor.dtype == DType::kInt32 || tensor.dtype == DType::kInt64,
+                name(spec.port), " must be int32 or int64, got ", name(tensor.dtype));
+      } else if (spec.kind == Kind::kIndex) {
+        must_be(Rule::kIndexDtype, DType::kInt32, "");
+      } else if (io == DType::kFloat64) {
+        must_be(Rule::kFloat64Alike, DType::kFloat64, " as q is");
       } else if (spec.role == Role::kGradient) {
-        if (tensor.dtype != p_[spec.primal].dtype) {
-          fail(Status::kInvalidType, name(spec.port), " must have the dtype of ", name(spec.primal),
-               " (", name(p_[spec.primal].dtype), "), got ", name(tensor.dtype));
-        }
+        const DType primal = p_[spec.primal].dtype;
+        require_type(Rule::kGradientDtype, tensor.dtype == primal, name(spec.port),
+                     " must have the dtype of ", name(spec.primal), " (", name(primal), "), got ",
+                     name(tensor.dtype));
       } else if (spec.kind == Kind::kIo) {
-        if (tensor.dtype != io) {
-          fail(Status::kInvalidType, name(spec.port), " must be ", name(io), " as q is, got ",
-               name(tensor.dtype));
-        }
+        must_be(Rule::kIoAlike, io, " as q is");
       } else if (spec.kind == Kind::kBeta) {
         if (io == DType::kFloat32) {
-          require_dtype(spec.port, {DType::kFloat32});
+          require_dtype(Rule::kBetaDtype, spec.port, {DType::kFloat32});
         } else {
-          require_dtype(spec.port, {DType::kFloat32, io});
+          require_dtype(Rule::kBetaDtype, spec.port, {DType::kFloat32, io});
         }
       } else {
-        require_dtype(spec.port, {DType::kFloat32, DType::kBFloat16, DType::kFloat16});
+        require_dtype(spec.kind == Kind::kGate    ? Rule::kGateDtype
+                      : spec.kind == Kind::kParam ? Rule::kParameterDtype
+                                                  : Rule::kStateDtype,
+                      spec.port, {DType::kFloat32, DType::kBFloat16, DType::kFloat16});
         if (spec.kind != Kind::kState) continue;
         if (state == DType::kOther) {
           // Without an initial state the states are fp32.
           state = p_.has(Port::kInitialState) ? tensor.dtype : DType::kFloat32;
         }
-        if (tensor.dtype != state) {
-          fail(Status::kInvalidType, name(spec.port), " must be ", name(state),
-               p_.has(Port::kInitialState) ? " as initial_state is" : " without initial_state",
-               ", got ", name(tensor.dtype));
-        }
+        must_be(Rule::kStatesAlike, state,
+                p_.has(Port::kInitialState) ? " as initial_state is" : " without initial_state");
       }
     }
   }
 
   void check_options() const {
     const Options& o = p_.options;
-    require(!o.scale || std::isfinite(*o.scale), "scale must be finite, got ", o.scale.value_or(0));
-    require(!o.allow_neg_eigval || o.use_beta_sigmoid,
+    require(Rule::kScale, !o.scale || std::isfinite(*o.scale), "scale must be finite, got ",
+            o.scale.value_or(0));
+    require(Rule::kNegEigvalNeedsSigmoid, !o.allow_neg_eigval || o.use_beta_sigmoid,
             "allow_neg_eigval needs use_beta_sigmoid_in_kernel");
-    for (Port port : {Port::kALog, Port::kDtBias}) {
-      require(!p_.has(port) || o.safe_gate, name(port), " needs safe_gate");
-    }
-    require(!o.safe_gate || o.gate_domain == GateDomain::kLog,
+    require(Rule::kALogNeedsSafeGate, !p_.has(Port::kALog) || o.safe_gate, "a_log needs safe_gate");
+    require(Rule::kDtBiasNeedsSafeGate, !p_.has(Port::kDtBias) || o.safe_gate,
+            "dt_bias needs safe_gate");
+    require(Rule::kLinearExcludesSafeGate, !o.safe_gate || o.gate_domain == GateDomain::kLog,
             "gate_domain='linear' excludes safe_gate");
-    require(o.checkpoint_every_n_tokens >= 0, "checkpoint_every_n_tokens must be >= 0, got ",
-            o.checkpoint_every_n_tokens);
-    const bool initial_state = p_.has(Port::kInitialState);
-    require(!o.has_state_indices || initial_state, "state_indices needs initial_state");
-    require(!o.overwrite_initial_state || initial_state,
+    require(Rule::kCadence, o.checkpoint_every_n_tokens >= 0,
+            "checkpoint_every_n_tokens must be >= 0, got ", o.checkpoint_every_n_tokens);
+    if (o.checkpoint_dtype) {
+      const DType io = p_[Port::kQ].dtype;
+      require(Rule::kCheckpointDtype,
+              *o.checkpoint_dtype == io || *o.checkpoint_dtype == DType::kFloat32,
+              "checkpoint_dtype must be ", name(io), " as q is or float32, got ",
+              name(*o.checkpoint_dtype));
+    }
+    const bool state = p_.has(Port::kInitialState), pool = p_.has(Port::kStateIndices);
+    require(Rule::kPoolNeedsState, !pool || state, "state_indices needs initial_state");
+    require(Rule::kOverwriteNeedsState, !o.overwrite_initial_state || state,
             "overwrite_initial_state needs initial_state");
-    require(!o.has_state_indices || !p_.requires_gradient, "state_indices excludes autograd");
-    require(!o.overwrite_initial_state || !p_.requires_gradient,
+    require(Rule::kPoolExcludesAutograd, !pool || !p_.requires_gradient,
+            "state_indices excludes autograd");
+    require(Rule::kOverwriteExcludesAutograd, !o.overwrite_initial_state || !p_.requires_gradient,
             "overwrite_initial_state excludes autograd");
-    require(!o.has_state_indices || o.checkpoint_every_n_tokens == 0,
+    require(Rule::kPoolExcludesCheckpoints, !pool || o.checkpoint_every_n_tokens == 0,
             "state_indices excludes checkpoints (checkpoint_every_n_tokens = ",
             o.checkpoint_every_n_tokens, ")");
     if (p_.pass == Pass::kForward) {
-      require(o.output_final_state == p_.has(Port::kFinalState),
-              o.output_final_state ? "final_state is missing (output_final_state is set)"
-                                   : "final_state needs output_final_state");
+      require(Rule::kFinalStateMissing, !o.output_final_state || p_.has(Port::kFinalState),
+              "final_state is missing (output_final_state is set)");
+      require(Rule::kFinalStateUnasked, o.output_final_state || !p_.has(Port::kFinalState),
+              "final_state needs output_final_state");
     }
   }
 
-  void require_dtype(Port port, std::initializer_list<DType> allowed) const {
+  void require_dtype(Rule rule, Port port, std::initializer_list<DType> allowed) const {
     const DType got = p_[port].dtype;
     if (std::find(allowed.begin(), allowed.end(), got) != allowed.end()) return;
     std::string list;
@@ -210,7 +228,7 @@ class Validator {
       if (dtype != allowed.begin()) list += dtype + 1 == allowed.end() ? " or " : ", ";
       list += name(*dtype);
     }
-    fail(Status::kInvalidType, name(port), " must be ", list, ", got ", name(got));
+    fail(rule, Status::kInvalidType, name(port), " must be ", list, ", got ", name(got));
   }
 
   static std::int64_t elements(const TensorDesc& tensor) {
@@ -220,15 +238,8 @@ class Validator {
   }
 
   static std::string device(Device device) {
-    switch (device.type) {
-      case DeviceType::kCpu:
-        return "cpu";
-      case DeviceType::kCuda:
-        return cat("cuda:", device.index);
-      case DeviceType::kOther:
-        break;
-    }
-    return "another device";
+    const char* type = name(device.type);
+    return device.type == DeviceType::kCuda ? cat(type, ":", device.index) : type;
   }
 
   static std::string shape(const TensorDesc& tensor) {
@@ -266,23 +277,26 @@ class Validator {
 template <class Int>
 void check_offsets(const Problem& problem, const Dims& dims, const Int* offsets) {
   const std::int64_t stride = problem[Port::kCuSeqlens].stride[0];
-  const auto fail = [&](auto... parts) {
-    throw Error(Status::kInvalidValue, cat(op_name(problem.op), ": cu_seqlens must ", parts...));
+  const auto fail = [&](Rule rule, auto... parts) {
+    throw RuleError(rule, Status::kInvalidValue,
+                    cat(op_name(problem.op), ": cu_seqlens must ", parts...));
   };
-  if (offsets[0] != 0) fail("start at 0, got ", offsets[0]);
+  if (offsets[0] != 0) fail(Rule::kOffsetsStart, "start at 0, got ", offsets[0]);
   for (std::int64_t n = 0; n < dims.N; ++n) {
     const Int begin = offsets[n * stride], end = offsets[(n + 1) * stride];
-    if (end < begin) fail("not decrease, got ", begin, " then ", end, " at sequence ", n);
+    if (end < begin) {
+      fail(Rule::kOffsetsDecrease, "not decrease, got ", begin, " then ", end, " at sequence ", n);
+    }
   }
   const Int last = offsets[dims.N * stride];
-  if (last > dims.T) fail("end at most at T = ", dims.T, ", got ", last);
+  if (last > dims.T) fail(Rule::kOffsetsEnd, "end at most at T = ", dims.T, ", got ", last);
 }
 
 }  // namespace
 
-Dims validate(const Problem& problem) { return Validator(problem).run(); }
+Dims judge(const Problem& problem) { return Validator(problem).run(); }
 
-void check_cu_seqlens(const Problem& problem, const Dims& dims, const void* cu_seqlens) {
+void judge_cu_seqlens(const Problem& problem, const Dims& dims, const void* cu_seqlens) {
   if (problem[Port::kCuSeqlens].dtype == DType::kInt32) {
     check_offsets(problem, dims, static_cast<const std::int32_t*>(cu_seqlens));
   } else {

@@ -53,6 +53,10 @@ class ReferenceExecutable : public Executable {
     return (shared_ + workers_ * scratch_) * sizeof(double) + kAlignment;
   }
 
+  std::string configuration() const override {
+    return cat("fp64, ", workers_, workers_ == 1 ? " thread" : " threads");
+  }
+
  protected:
   static double* aligned(void* workspace) {
     const auto address = reinterpret_cast<std::uintptr_t>(workspace);
@@ -122,22 +126,26 @@ class ReferenceEngine final : public Engine {
  public:
   const char* name() const override { return "reference"; }
 
-  std::vector<std::string> check(const Problem& problem, const Dims&) const override {
-    const Options& options = problem.options;
+  Check check(const Problem& problem, const Dims&) const override {
+    const Options& o = problem.options;
     const TensorDesc& q = problem[Port::kQ];
     return std::move(
         Check{}
-            .need(q.device.type == DeviceType::kCpu,
-                  cat("needs tensors on the cpu, got ",
-                      q.device.type == DeviceType::kCuda ? "cuda" : "another device"))
+            .need(q.device.type == DeviceType::kCpu, "tensors must be in CPU memory",
+                  deltaworks::name(q.device.type))
             .need(q.dtype == DType::kFloat64 || !problem.plan_name.empty(),
-                  "is chosen by itself only for float64 tensors; pin it by plan_name for others")
-            .need(
-                options.checkpoint_every_n_tokens == 0,
-                cat("checkpoint_every_n_tokens must be 0, got ", options.checkpoint_every_n_tokens))
-            .need(!options.has_state_indices, "state_indices must be absent, got a tensor")
-            .need(!options.overwrite_initial_state,
-                  "overwrite_initial_state must be false, got true"));
+                  "q k v must be float64, or plan_name must pin it",
+                  cat(deltaworks::name(q.dtype), " and no plan_name"))
+            .need(!problem.has(Port::kStateIndices), "state_indices must be absent", "a tensor")
+            .need(!o.overwrite_initial_state, "overwrite_initial_state must be false", "true")
+            .need(o.checkpoint_every_n_tokens == 0, "checkpoint_every_n_tokens must be 0",
+                  o.checkpoint_every_n_tokens));
+  }
+
+  const char* warning() const override {
+    return "float64 tensors run on the reference engine, which is slow and meant for tests; pin "
+           "its "
+           "plan_name to silence this";
   }
 
   std::unique_ptr<const Executable> build(const Problem& problem, const Dims& dims) const override {
@@ -150,11 +158,10 @@ class ReferenceEngine final : public Engine {
   }
 };
 
+const ReferenceEngine engine;
+
 }  // namespace
 
-const Engine& reference_engine() {
-  static const ReferenceEngine engine;
-  return engine;
-}
+const Engine& reference_engine() { return engine; }
 
 }  // namespace deltaworks

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "core/convert.h"
-#include "deltaworks/plan.h"
+#include "deltaworks/problem.h"
 
 namespace deltaworks::reference {
 

@@ -31,7 +31,7 @@ std::size_t PlanCache::Hash::operator()(const Problem* problem) const {
   return hash;
 }
 
-std::shared_ptr<const Plan> PlanCache::find(const Problem& problem) {
+std::shared_ptr<const BuiltPlan> PlanCache::find(const Problem& problem) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = by_problem_.find(&problem);
   if (found == by_problem_.end()) return nullptr;
@@ -39,7 +39,7 @@ std::shared_ptr<const Plan> PlanCache::find(const Problem& problem) {
   return *found->second;
 }
 
-void PlanCache::insert(std::shared_ptr<const Plan> plan) {
+void PlanCache::insert(std::shared_ptr<const BuiltPlan> plan) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Problem* key = &plan->problem();
   if (by_problem_.contains(key)) return;  // another thread was quicker

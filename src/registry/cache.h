@@ -8,7 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "deltaworks/plan.h"
+#include "registry/plan.h"
 
 namespace deltaworks {
 
@@ -16,8 +16,8 @@ class PlanCache {
  public:
   explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
 
-  std::shared_ptr<const Plan> find(const Problem& problem);  // null: not there
-  void insert(std::shared_ptr<const Plan> plan);
+  std::shared_ptr<const BuiltPlan> find(const Problem& problem);  // null: not there
+  void insert(std::shared_ptr<const BuiltPlan> plan);
   std::size_t size() const { return plans_.size(); }
   // Held across a fork.
   void lock() { mutex_.lock(); }
@@ -30,7 +30,7 @@ class PlanCache {
   struct Equal {
     bool operator()(const Problem* a, const Problem* b) const { return *a == *b; }
   };
-  using Plans = std::list<std::shared_ptr<const Plan>>;  // used last first
+  using Plans = std::list<std::shared_ptr<const BuiltPlan>>;  // used last first
 
   std::size_t capacity_;
   std::mutex mutex_;

@@ -3,8 +3,8 @@
 
 namespace deltaworks {
 
-const std::vector<const Engine*>& engines() {
-  static const std::vector<const Engine*> list = {
+std::span<const Engine* const> engines() {
+  static const Engine* const list[] = {
       &cpu_engine(),
 #ifdef DELTAWORKS_REFERENCE
       &reference_engine(),

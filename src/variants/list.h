@@ -20,4 +20,13 @@ decltype(auto) with_variant(Op op, F&& f) {
   __builtin_unreachable();  // validate() lets no other value through
 }
 
+// Calls f.template operator()<Variant>() for every variant.
+template <class F>
+void for_each_variant(F&& f) {
+  const auto call = [&]<class... Variant>(std::tuple<Variant...>*) {
+    (f.template operator()<Variant>(), ...);
+  };
+  call(static_cast<Variants*>(nullptr));
+}
+
 }  // namespace deltaworks

@@ -53,7 +53,7 @@ struct Group {
 // Which (sequence, head) an element belongs to: -1 for rows of no sequence and for parameters.
 class Grouping {
  public:
-  Grouping(const Call& call, const Tensor& x, Port port)
+  Grouping(const Call& call, const Buffer& x, Port port)
       : call_(call), kind_(spec_of(port).kind), width_(1) {
     const int leading = 2;  // (token or sequence, head)
     heads_ = x.desc.rank > 1 ? x.desc.shape[1] : 1;
@@ -87,7 +87,7 @@ std::vector<double> gate_rows(const Judgement& x) {
   const std::int64_t HO = x.call.dims.HO, K = x.call.dims.K;
   std::vector<double> rows(x.call.dims.T * HO, 0);
   for (const auto& [port, gradient] : {std::pair{Port::kQ, Port::kDQ}, {Port::kK, Port::kDK}}) {
-    const Tensor &value = x.inputs.at(port), &d = x.reference.at(gradient);
+    const Buffer &value = x.inputs.at(port), &d = x.reference.at(gradient);
     const std::int64_t heads = value.desc.shape[1];
     for (std::int64_t i = 0; i < value.count(); ++i) {
       const std::int64_t t = i / K / heads, head = i / K % heads, share = HO / heads;
@@ -99,8 +99,8 @@ std::vector<double> gate_rows(const Judgement& x) {
   return rows;
 }
 
-void expect_tensor_close(const Judgement& x, Port port, const Tensor& got) {
-  const Tensor &ref = x.reference.at(port), &loop = x.loop.at(port);
+void expect_tensor_close(const Judgement& x, Port port, const Buffer& got) {
+  const Buffer &ref = x.reference.at(port), &loop = x.loop.at(port);
   ASSERT_EQ(got.count(), ref.count());
   if (got.count() == 0) return;
   const double base = bound_of(x.call, port, got.desc.dtype);

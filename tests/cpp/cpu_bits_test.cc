@@ -78,7 +78,7 @@ TEST(CpuBits, Strides) {
     call.types = all(io);
     Tensors dense = make_inputs(call, 3), views;
     for (auto& [port, tensor] : dense) {
-      Tensor view = relaid(tensor, strided(port, tensor.desc));
+      Buffer view = relaid(tensor, strided(port, tensor.desc));
       tensor = relaid(view, tensor.desc);  // with a zero stride, what was written last
       views.emplace(port, std::move(view));
     }
@@ -108,7 +108,7 @@ Tensors only_sequence(const Call& call, const Tensors& inputs, std::size_t n, Ca
   Tensors parts = make_inputs(alone, 0);
   for (auto& [port, part] : parts) {
     if (port == Port::kCuSeqlens) continue;
-    const Tensor& whole = inputs.at(port);
+    const Buffer& whole = inputs.at(port);
     const Axis axis = spec_of(port).axes[0];
     const std::int64_t row = axis == Axis::kT   ? part.count() / std::max<std::int64_t>(length, 1)
                              : axis == Axis::kN ? part.count()
@@ -139,7 +139,7 @@ TEST(CpuBits, SequenceAloneIsAsInABatch) {
         const std::int64_t first =
             axis == Axis::kN ? static_cast<std::int64_t>(n) * part.count()
                              : (length == 0 ? 0 : call.offsets[n] * (part.count() / length));
-        const Tensor& expected = whole.at(port);
+        const Buffer& expected = whole.at(port);
         for (std::int64_t i = 0; i < part.count(); ++i) {
           const double x = part.get(i), y = expected.get(first + i);
           ASSERT_EQ(std::bit_cast<std::uint64_t>(x), std::bit_cast<std::uint64_t>(y))
@@ -153,17 +153,17 @@ TEST(CpuBits, SequenceAloneIsAsInABatch) {
 TEST(CpuBits, OutputsDoNotSeeLaterTokens) {
   const Call call = mixed_call();
   const Tensors inputs = make_inputs(call, 5);
-  const Tensor expected = run(call, Pass::kForward, inputs).at(Port::kO);
+  const Buffer expected = run(call, Pass::kForward, inputs).at(Port::kO);
   const std::int64_t row = expected.count() / call.dims.T;
   for (std::int64_t last : {0, 15, 16, 38, 40, 71, 72, 105}) {
     SCOPED_TRACE(last);
     Tensors changed = inputs;
     for (Port port : {Port::kQ, Port::kK, Port::kV, Port::kG, Port::kBeta}) {
-      Tensor& x = changed.at(port);
+      Buffer& x = changed.at(port);
       const std::int64_t token = x.count() / call.dims.T;
       for (std::int64_t i = (last + 1) * token; i < x.count(); ++i) x.set(i, 3 - x.get(i));
     }
-    const Tensor got = run(call, Pass::kForward, changed).at(Port::kO);
+    const Buffer got = run(call, Pass::kForward, changed).at(Port::kO);
     for (std::int64_t i = 0; i < (last + 1) * row; ++i) {
       ASSERT_TRUE(same_bits(got, expected, i)) << i / row;
     }
@@ -195,7 +195,7 @@ TEST(CpuBits, GradientsSeeOnlyWhatTheyDependOn) {
                             std::int64_t end) {
       Tensors changed = inputs;
       for (Port port : ports) {
-        Tensor& x = changed.at(port);
+        Buffer& x = changed.at(port);
         const std::int64_t row = x.count() / call.dims.T;
         for (std::int64_t i = begin * row; i < end * row; ++i) x.set(i, 3 - x.get(i));
       }
@@ -254,7 +254,7 @@ TEST(CpuBits, NanStaysInItsSequenceAndHead) {
       }
       SCOPED_TRACE(name(port));
       Tensors dirty = inputs;
-      Tensor& x = dirty.at(port);
+      Buffer& x = dirty.at(port);
       const std::int64_t size = x.count() / x.desc.shape[0];
       const std::int64_t first = spec.axes[0] == Axis::kN ? sequence : token;
       x.set(first * size + head * (size / x.desc.shape[1]), std::nan(""));
@@ -262,7 +262,7 @@ TEST(CpuBits, NanStaysInItsSequenceAndHead) {
       expect_contained(call, clean, got, sequence, head);
       if (pass == Pass::kBackward || spec.axes[0] == Axis::kN) continue;
       // Nor does it reach a token before its own.
-      const Tensor &o = got.at(Port::kO), &expected = clean.at(Port::kO);
+      const Buffer &o = got.at(Port::kO), &expected = clean.at(Port::kO);
       for (std::int64_t i = 0; i < token * (o.count() / call.dims.T); ++i) {
         ASSERT_TRUE(same_bits(o, expected, i)) << i;
       }
@@ -355,7 +355,7 @@ TEST(CpuBits, NanOfAnyPayloadStaysNan) {
     Tensors inputs = make_inputs(call, 14);
     auto* state = static_cast<std::uint32_t*>(inputs.at(Port::kInitialState).data());
     for (std::int64_t i = 0; i < K * V; ++i) state[i] = 0x7fffffff;
-    const Tensor o = run(call, Pass::kForward, inputs).at(Port::kO);
+    const Buffer o = run(call, Pass::kForward, inputs).at(Port::kO);
     for (std::int64_t i = 0; i < o.count(); ++i) ASSERT_TRUE(std::isnan(o.get(i))) << i;
   }
 }
@@ -384,7 +384,7 @@ TEST(CpuBits, CutSequenceIsTheWhole) {
     const Tensors tail = run(part, Pass::kForward, second);
     expect_same_bits({{Port::kFinalState, tail.at(Port::kFinalState)}},
                      {{Port::kFinalState, whole.at(Port::kFinalState)}});
-    const Tensor& o = whole.at(Port::kO);
+    const Buffer& o = whole.at(Port::kO);
     const std::int64_t row = o.count() / 120;
     for (std::int64_t i = 0; i < o.count(); ++i) {
       const double x =

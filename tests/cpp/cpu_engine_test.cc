@@ -150,7 +150,7 @@ void expect_accurate_in(const char* regime, const std::function<void(const Call&
 TEST(CpuEngine, Regimes) {
   const auto gates = [](auto f) {
     return [f](const Call&, Tensors& inputs) {
-      Tensor& g = inputs.at(Port::kG);
+      Buffer& g = inputs.at(Port::kG);
       for (std::int64_t i = 0; i < g.count(); ++i) g.set(i, f(i, g.get(i)));
     };
   };
@@ -172,7 +172,7 @@ TEST(CpuEngine, Regimes) {
                      }));
   expect_accurate_in("zero rows", [](const Call& call, Tensors& inputs) {
     for (Port port : {Port::kQ, Port::kK, Port::kV}) {
-      Tensor& x = inputs.at(port);
+      Buffer& x = inputs.at(port);
       const std::int64_t token = x.count() / call.dims.T;
       for (std::int64_t i = 0; i < x.count(); ++i) {
         if (i / token % 7 == index(port)) x.set(i, 0);
@@ -181,17 +181,17 @@ TEST(CpuEngine, Regimes) {
   });
   expect_accurate_in("rows as short as the norm's epsilon", [](const Call&, Tensors& inputs) {
     for (Port port : {Port::kQ, Port::kK}) {
-      Tensor& x = inputs.at(port);
+      Buffer& x = inputs.at(port);
       for (std::int64_t i = 0; i < x.count(); ++i) x.set(i, 3e-4 * x.get(i));
     }
   });
   expect_accurate_in("one key, beta 1", [](const Call& call, Tensors& inputs) {
-    Tensor& k = inputs.at(Port::kK);
+    Buffer& k = inputs.at(Port::kK);
     for (std::int64_t i = 0; i < k.count(); ++i) k.set(i, k.get(i % call.dims.K));
     inputs.at(Port::kBeta).fill(1);
   });
   expect_accurate_in("alternating keys, beta 1", [](const Call& call, Tensors& inputs) {
-    Tensor& k = inputs.at(Port::kK);
+    Buffer& k = inputs.at(Port::kK);
     for (std::int64_t i = 0; i < k.count(); ++i) {
       k.set(i, (i / call.dims.K % 2 == 0 ? 1 : -1) * k.get(i % call.dims.K));
     }
@@ -204,7 +204,7 @@ TEST(CpuEngine, LinearGatesFromZeroToOne) {
                   .offsets = {0, 80},
                   .options = {.gate_domain = GateDomain::kLinear}};
   Tensors inputs = make_inputs(call, 6);
-  Tensor& alpha = inputs.at(Port::kG);
+  Buffer& alpha = inputs.at(Port::kG);
   for (std::int64_t i = 0; i < alpha.count(); ++i) {
     constexpr double kValues[] = {0, 1e-6, 1e-3, 1, 1, 0.9, 0.99, 1};
     alpha.set(i, kValues[i * 5 % 8]);
@@ -221,7 +221,7 @@ TEST(CpuEngine, SoftplusIsLinearFromTwentyOn) {
   Tensors inputs = make_inputs(call, 7);
   inputs.at(Port::kALog).fill(-7);
   inputs.at(Port::kDtBias).fill(0.5);
-  Tensor& g = inputs.at(Port::kG);
+  Buffer& g = inputs.at(Port::kG);
   for (std::int64_t i = 0; i < g.count(); ++i) g.set(i, i % 2 == 0 ? 30 + g.get(i) : -3);
   expect_accurate(call, inputs);
 }

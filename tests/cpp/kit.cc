@@ -8,7 +8,7 @@
 
 namespace deltaworks::kit {
 
-Tensor::Tensor(const TensorDesc& desc) : desc(desc) {
+Buffer::Buffer(const TensorDesc& desc) : desc(desc) {
   std::int64_t span = 1;
   for (int axis = 0; axis < desc.rank; ++axis) {
     span += (desc.shape[axis] - 1) * desc.stride[axis];
@@ -17,13 +17,13 @@ Tensor::Tensor(const TensorDesc& desc) : desc(desc) {
   storage.assign((span + 2 * kGuard) * size_of(desc.dtype), kPoison);
 }
 
-std::int64_t Tensor::count() const {
+std::int64_t Buffer::count() const {
   std::int64_t n = 1;
   for (int axis = 0; axis < desc.rank; ++axis) n *= desc.shape[axis];
   return n;
 }
 
-std::int64_t Tensor::offset(std::int64_t i) const {
+std::int64_t Buffer::offset(std::int64_t i) const {
   std::int64_t sum = 0;
   for (int axis = desc.rank - 1; axis >= 0; --axis) {
     sum += i % desc.shape[axis] * desc.stride[axis];
@@ -32,7 +32,7 @@ std::int64_t Tensor::offset(std::int64_t i) const {
   return sum;
 }
 
-double Tensor::get(std::int64_t i) const {
+double Buffer::get(std::int64_t i) const {
   switch (desc.dtype) {
     case DType::kInt32:
       return static_cast<double>(static_cast<const std::int32_t*>(data())[offset(i)]);
@@ -43,7 +43,7 @@ double Tensor::get(std::int64_t i) const {
   }
 }
 
-void Tensor::set(std::int64_t i, double x) {
+void Buffer::set(std::int64_t i, double x) {
   switch (desc.dtype) {
     case DType::kInt32:
       static_cast<std::int32_t*>(data())[offset(i)] = static_cast<std::int32_t>(x);
@@ -56,11 +56,11 @@ void Tensor::set(std::int64_t i, double x) {
   }
 }
 
-void Tensor::fill(double x) {
+void Buffer::fill(double x) {
   for (std::int64_t i = 0; i < count(); ++i) set(i, x);
 }
 
-bool Tensor::gaps_untouched() const {
+bool Buffer::gaps_untouched() const {
   const std::size_t size = size_of(desc.dtype);
   std::vector<bool> element(storage.size() / size, false);
   for (std::int64_t i = 0; i < count(); ++i) element[kGuard + offset(i)] = true;
@@ -117,7 +117,7 @@ std::vector<Port> outputs_of(Pass pass, const Tensors& inputs) {
 namespace {
 
 // q and k rows divided by sqrt(K), and by their norm where it is above 1.
-void shorten_rows(Tensor& x) {
+void shorten_rows(Buffer& x) {
   const std::int64_t K = x.desc.shape[2], rows = x.count() / K;
   for (std::int64_t row = 0; row < rows; ++row) {
     double sum = 0;
@@ -143,12 +143,12 @@ Tensors make_inputs(const Call& call, unsigned seed) {
   for (const PortSpec& spec : ports(Op::kGatedDeltaNet)) {
     const bool written = spec.role == Role::kOutput || spec.role == Role::kFinalState ||
                          spec.role == Role::kGradient;
-    if (written || (spec.port == Port::kALog && !call.a_log) ||
+    if (written || spec.port == Port::kStateIndices || (spec.port == Port::kALog && !call.a_log) ||
         (spec.port == Port::kDtBias && !call.dt_bias) ||
         (spec.port == Port::kInitialState && !call.initial_state)) {
       continue;
     }
-    Tensor tensor(describe(call, spec));
+    Buffer tensor(describe(call, spec));
     for (std::int64_t i = 0; i < tensor.count(); ++i) {
       const double x = normal(random), u = uniform(random);
       if (spec.port == Port::kCuSeqlens) {
@@ -183,8 +183,8 @@ Prepared prepare(const std::string& plan, const Call& call, Pass pass, Tensors& 
   }
   for (Port port : outputs_of(pass, inputs)) {
     const TensorDesc desc = describe(call, port);
-    Tensor& tensor =
-        prepared.outputs.emplace(port, Tensor(layout ? layout(port, desc) : desc)).first->second;
+    Buffer& tensor =
+        prepared.outputs.emplace(port, Buffer(layout ? layout(port, desc) : desc)).first->second;
     problem[port] = tensor.desc;
     prepared.pack[port] = tensor.data();
   }
@@ -203,10 +203,10 @@ Tensors run(const std::string& plan, const Call& call, Pass pass, const Tensors&
             int threads, const Layout& layout) {
   Tensors copies = inputs;
   Prepared prepared = prepare(plan, call, pass, copies, threads, layout);
-  const std::shared_ptr<const Plan> found = find_plan(prepared.problem);
-  EXPECT_EQ(found->name(), plan);
-  Workspace workspace(*found);
-  found->execute(prepared.pack, workspace.data());
+  const Plan found = find_plan(prepared.problem);
+  EXPECT_EQ(found.name(), plan);
+  Workspace workspace(found);
+  found.execute(prepared.pack, workspace.data());
   EXPECT_TRUE(workspace.guards_untouched()) << "memory beside the workspace was written";
   for (const auto& [port, tensor] : inputs) {
     EXPECT_TRUE(tensor.storage == copies.at(port).storage) << name(port) << " was written";
@@ -217,7 +217,7 @@ Tensors run(const std::string& plan, const Call& call, Pass pass, const Tensors&
   return std::move(prepared.outputs);
 }
 
-bool same_bits(const Tensor& a, const Tensor& b, std::int64_t i) {
+bool same_bits(const Buffer& a, const Buffer& b, std::int64_t i) {
   const std::size_t size = size_of(a.desc.dtype);
   return a.desc.dtype == b.desc.dtype &&
          std::memcmp(static_cast<const std::byte*>(a.data()) + a.offset(i) * size,
@@ -245,8 +245,8 @@ TensorDesc reversed(TensorDesc desc) {
   return desc;
 }
 
-Tensor relaid(const Tensor& tensor, const TensorDesc& desc) {
-  Tensor copy(desc);
+Buffer relaid(const Buffer& tensor, const TensorDesc& desc) {
+  Buffer copy(desc);
   for (std::int64_t i = 0; i < tensor.count(); ++i) copy.set(i, tensor.get(i));
   return copy;
 }

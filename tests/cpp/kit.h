@@ -22,13 +22,13 @@ namespace deltaworks::kit {
 inline constexpr std::byte kPoison{0xff};
 
 // A tensor between two guard zones, addressed by the position of an element in logical order.
-struct Tensor {
+struct Buffer {
   static constexpr std::int64_t kGuard = 5;  // elements; odd, so that the base is misaligned
 
   TensorDesc desc;
   std::vector<std::byte> storage;
 
-  explicit Tensor(const TensorDesc& desc);
+  explicit Buffer(const TensorDesc& desc);
 
   std::int64_t count() const;
   std::int64_t offset(std::int64_t i) const;  // of element i in memory, from the base
@@ -41,7 +41,7 @@ struct Tensor {
   bool gaps_untouched() const;
 };
 
-using Tensors = std::map<Port, Tensor>;
+using Tensors = std::map<Port, Buffer>;
 
 struct Types {
   DType io = DType::kFloat32, g = DType::kFloat32, beta = DType::kFloat32;
@@ -106,11 +106,11 @@ Tensors run(const std::string& plan, const Call& call, Pass pass, const Tensors&
 
 void expect_same_bits(const Tensors& a, const Tensors& b);
 // Whether element i of both has the same bits, in the element's own dtype.
-bool same_bits(const Tensor& a, const Tensor& b, std::int64_t i);
+bool same_bits(const Buffer& a, const Buffer& b, std::int64_t i);
 
 // Every axis padded by one, the axes' order in memory reversed.
 TensorDesc reversed(TensorDesc desc);
 // The same elements under other strides; with a zero stride, elements overwrite one another.
-Tensor relaid(const Tensor& tensor, const TensorDesc& desc);
+Buffer relaid(const Buffer& tensor, const TensorDesc& desc);
 
 }  // namespace deltaworks::kit

@@ -33,7 +33,7 @@ class Oracle {
     for (Port port : outputs_of(pass, in_)) {
       TensorDesc desc = describe(call_, port);
       desc.dtype = DType::kFloat64;
-      out_.emplace(port, Tensor(desc)).first->second.fill(0);
+      out_.emplace(port, Buffer(desc)).first->second.fill(0);
     }
     for (std::size_t n = 0; n + 1 < call_.offsets.size(); ++n) {
       for (std::int64_t h = 0; h < HO_; ++h) head(pass, static_cast<std::int64_t>(n), h);

@@ -35,7 +35,7 @@ double loss(const Call& call, const Tensors& inputs) {
   double sum = 0;
   for (const auto& [out, flow] :
        {std::pair{Port::kO, Port::kDO}, {Port::kFinalState, Port::kDFinalState}}) {
-    const Tensor &x = outputs.at(out), &d = inputs.at(flow);
+    const Buffer &x = outputs.at(out), &d = inputs.at(flow);
     for (std::int64_t i = 0; i < x.count(); ++i) sum += x.get(i) * d.get(i);
   }
   return sum;
@@ -63,7 +63,7 @@ TEST(Oracle, GradientsAreThoseOfCentralDifferences) {
     Tensors inputs = make_inputs(call, static_cast<unsigned>(i));
     const Tensors gradients = oracle<double>(call, Pass::kBackward, inputs);
     for (const auto& [port, gradient] : gradients) {
-      Tensor& x = inputs.at(spec_of(port).primal);
+      Buffer& x = inputs.at(spec_of(port).primal);
       double largest = 0;
       for (std::int64_t j = 0; j < x.count(); ++j) {
         const double middle = x.get(j), h = 1e-5;

@@ -4,18 +4,23 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <random>
 #include <set>
 #include <thread>
 
 #include "allocations.h"
 #include "core/threads.h"
+#include "deltaworks/explain.h"
 #include "deltaworks/status.h"
 #include "kit.h"
 #include "problem_rows.h"
 #include "registry/cache.h"
 #include "registry/engine.h"
+#include "registry/plan.h"
 
 namespace deltaworks {
 namespace {
@@ -47,13 +52,17 @@ TEST(Plan, TellsWhatItIs) {
   for (Pass pass : kPasses) {
     Tensors inputs = make_inputs(small_call(), 1);
     const Problem problem = prepare("", small_call(), pass, inputs).problem;
-    const std::shared_ptr<const Plan> plan = find_plan(problem);
-    EXPECT_EQ(plan->name(), "gdn_cpu");
-    EXPECT_EQ(plan->problem(), problem);
-    EXPECT_EQ(plan->dims().T, 40);
-    EXPECT_EQ(plan->dims().N, 3);
-    EXPECT_EQ(plan->dims().HO, 4);
-    EXPECT_GT(plan->workspace_bytes(), 0u);
+    const Plan plan = find_plan(problem);
+    EXPECT_EQ(plan.name(), "gdn_cpu");
+    EXPECT_GT(plan.workspace_bytes(), 0u);
+    const std::string isa = dw_cpu_isa(nullptr);
+    EXPECT_EQ(plan.configuration().substr(0, isa.size()), isa);
+    const std::shared_ptr<const BuiltPlan> built = plan_for(problem);
+    EXPECT_EQ(built->problem(), problem);
+    EXPECT_EQ(built->dims(), validate(problem));
+    EXPECT_EQ(built->name(), plan.name());
+    EXPECT_EQ(built->configuration(), plan.configuration());
+    EXPECT_EQ(built->workspace_bytes(), plan.workspace_bytes());
   }
 }
 
@@ -149,43 +158,44 @@ std::vector<Problem> neighbours(Pass pass) {
 TEST(PlanCache, OnePlanAProblem) {
   for (Pass pass : kPasses) {
     std::vector<Problem> problems = neighbours(pass);
-    std::vector<std::shared_ptr<const Plan>> plans;
-    std::set<const Plan*> distinct;
+    std::vector<std::shared_ptr<const BuiltPlan>> plans;
+    std::set<const BuiltPlan*> distinct;
     for (std::size_t i = 0; i < problems.size(); ++i) {
       SCOPED_TRACE(i);
-      ASSERT_NO_THROW(plans.push_back(find_plan(problems[i])));
+      ASSERT_NO_THROW(plans.push_back(plan_for(problems[i])));
       EXPECT_TRUE(distinct.insert(plans.back().get()).second) << "shares another problem's plan";
       EXPECT_EQ(plans.back()->problem(), problems[i]);
     }
-    for (std::size_t i = 0; i < problems.size(); ++i) EXPECT_EQ(find_plan(problems[i]), plans[i]);
+    for (std::size_t i = 0; i < problems.size(); ++i) EXPECT_EQ(plan_for(problems[i]), plans[i]);
   }
 }
 
 TEST(PlanCache, DefaultThreadsAreAKeyLikeAnyOther) {
   Problem problem = valid_problem(Pass::kForward);
   problem.threads = 0;
-  const std::shared_ptr<const Plan> plan = find_plan(problem);
+  const std::shared_ptr<const BuiltPlan> plan = plan_for(problem);
   EXPECT_EQ(plan->problem().threads, default_threads());
-  EXPECT_EQ(find_plan(problem), plan);
+  EXPECT_EQ(plan_for(problem), plan);
   problem.threads = -3;
-  EXPECT_EQ(find_plan(problem), plan);
+  EXPECT_EQ(plan_for(problem), plan);
 }
 
 class NoWork final : public Executable {
   std::size_t workspace_bytes() const override { return 0; }
+  std::string configuration() const override { return "none"; }
   void execute(const Pack&, void*, void*) const override {}
 };
 
-std::shared_ptr<const Plan> plan_of(int key) {
+std::shared_ptr<const BuiltPlan> plan_of(int key) {
   Problem problem;
   problem.threads = key;
-  return std::make_shared<const Plan>(problem, Dims{}, "none", std::make_unique<NoWork>());
+  return std::make_shared<const BuiltPlan>(problem, Dims{}, "none", std::make_unique<NoWork>());
 }
 
 TEST(PlanCache, DropsWhatWasUsedLongestAgo) {
   PlanCache cache(3);
   for (int key = 0; key < 3; ++key) cache.insert(plan_of(key));
-  const std::shared_ptr<const Plan> kept = cache.find(plan_of(0)->problem());
+  const std::shared_ptr<const BuiltPlan> kept = cache.find(plan_of(0)->problem());
   ASSERT_NE(kept, nullptr);  // and with it used last
   for (int key = 3; key < 5; ++key) {
     cache.insert(plan_of(key));
@@ -198,9 +208,90 @@ TEST(PlanCache, DropsWhatWasUsedLongestAgo) {
   EXPECT_NE(cache.find(plan_of(4)->problem()), nullptr);
 }
 
+// Changes one fact of a problem, any of them, to one of a few values.
+std::vector<std::function<void(Problem&, int)>> fact_changes() {
+  using enum DType;
+  std::vector<std::function<void(Problem&, int)>> changes;
+  for (int port = 0; port < kPortCount; ++port) {
+    const auto add = [&](auto change) {
+      changes.push_back([=](Problem& p, int value) { change(p.tensors[port], value); });
+    };
+    add([](TensorDesc& x, int value) { x.dtype = static_cast<DType>(value); });
+    add([](TensorDesc& x, int value) { x.device.type = static_cast<DeviceType>(value % 3); });
+    add([](TensorDesc& x, int value) { x.device.index = value; });
+    add([](TensorDesc& x, int value) { x.rank = value % (kMaxRank + 2) - 1; });
+    for (int axis = 0; axis < kMaxRank; ++axis) {
+      add([axis](TensorDesc& x, int value) { x.shape[axis] = value; });
+      add([axis](TensorDesc& x, int value) { x.stride[axis] = value - 1; });
+    }
+  }
+  const auto add = [&](auto change) { changes.push_back(change); };
+  add([](Problem& p, int value) { p.pass = static_cast<Pass>(value % 2); });
+  add([](Problem& p, int value) { p.threads = value; });
+  add([](Problem& p, int value) { p.plan_name = std::string(value, 'x'); });
+  add([](Problem& p, int value) { p.requires_gradient = value % 2; });
+  add([](Problem& p, int value) {
+    p.options.scale = value == 0 ? std::nullopt : std::optional<double>(value - 1);
+  });
+  add([](Problem& p, int value) { p.options.use_qk_l2norm = value % 2; });
+  add([](Problem& p, int value) { p.options.use_beta_sigmoid = value % 2; });
+  add([](Problem& p, int value) { p.options.allow_neg_eigval = value % 2; });
+  add([](Problem& p, int value) { p.options.safe_gate = value % 2; });
+  add([](Problem& p, int value) { p.options.gate_domain = static_cast<GateDomain>(value % 2); });
+  add([](Problem& p, int value) { p.options.batch_invariant = value % 2; });
+  add([](Problem& p, int value) { p.options.output_final_state = value % 2; });
+  add([](Problem& p, int value) { p.options.overwrite_initial_state = value % 2; });
+  add([](Problem& p, int value) { p.options.checkpoint_every_n_tokens = value; });
+  add([](Problem& p, int value) {
+    p.options.checkpoint_dtype =
+        value == 0 ? std::nullopt : std::optional<DType>(static_cast<DType>(value));
+  });
+  // A new fact does not fit into these: give it a change above.
+  const auto& [op, pass, tensors, options, requires_gradient, plan_name, threads] = Problem{};
+  const auto& [scale, l2norm, sigmoid, neg, safe, domain, invariant, final, overwrite, cadence,
+               checkpoint_dtype] = Options{};
+  const auto& [dtype, device, rank, shape, stride] = TensorDesc{};
+  static_cast<void>(op), static_cast<void>(scale), static_cast<void>(dtype);
+  return changes;
+}
+
+// Problems a few random facts apart: the cache answers each with the plan of just that problem.
+TEST(PlanCache, EveryFactIsPartOfTheKey) {
+  const auto changes = fact_changes();
+  std::mt19937 random(1);
+  const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  std::vector<Problem> problems;
+  PlanCache cache(4096);
+  const auto insert = [&](const Problem& problem) {
+    problems.push_back(problem);
+    cache.insert(
+        std::make_shared<const BuiltPlan>(problem, Dims{}, "none", std::make_unique<NoWork>()));
+  };
+  insert(valid_problem(Pass::kForward));
+  // Every change alone, then random ones on top of problems that are there.
+  for (std::size_t i = 0; i < 3000; ++i) {
+    Problem problem = i < changes.size() ? problems[0] : problems[below(problems.size())];
+    const std::size_t count = i < changes.size() ? 1 : 1 + below(3);
+    for (std::size_t j = 0; j < count; ++j) {
+      const auto& change = changes[i < changes.size() ? i : below(changes.size())];
+      const Problem before = problem;
+      for (int value = 0; problem == before && value < 8; ++value) change(problem, value);
+      ASSERT_FALSE(problem == before) << "change " << i << " changes nothing";
+    }
+    const bool known = std::find(problems.begin(), problems.end(), problem) != problems.end();
+    ASSERT_EQ(cache.find(problem) != nullptr, known) << i;
+    if (!known) insert(problem);
+  }
+  for (const Problem& problem : problems) {
+    const std::shared_ptr<const BuiltPlan> plan = cache.find(problem);
+    ASSERT_NE(plan, nullptr);
+    ASSERT_EQ(plan->problem(), problem);
+  }
+}
+
 TEST(PlanCache, KeepsTheFirstOfTwoEqualPlans) {
   PlanCache cache(2);
-  const std::shared_ptr<const Plan> first = plan_of(1);
+  const std::shared_ptr<const BuiltPlan> first = plan_of(1);
   cache.insert(first);
   cache.insert(plan_of(1));
   EXPECT_EQ(cache.size(), 1u);
@@ -216,9 +307,9 @@ TEST(PlanCache, ManyThreadsAtOnce) {
     threads.emplace_back([&, thread] {
       for (int i = 0; i < 200; ++i) {
         const Problem& problem = problems[(i * (thread + 1)) % problems.size()];
-        if (!(find_plan(problem)->problem() == problem)) ++wrong;
+        if (!(plan_for(problem)->problem() == problem)) ++wrong;
         small.insert(plan_of(i * (thread + 1) % 9));
-        const std::shared_ptr<const Plan> plan = small.find(plan_of(i % 9)->problem());
+        const std::shared_ptr<const BuiltPlan> plan = small.find(plan_of(i % 9)->problem());
         if (plan && plan->problem().threads != i % 9) ++wrong;
       }
     });
@@ -263,10 +354,10 @@ TEST(Plan, ExecutionAllocatesNothing) {
         call.options.scale = threads + (pass == Pass::kForward ? 0.5 : 0.25);  // a plan not run yet
         Tensors inputs = make_inputs(call, 3);
         const Prepared prepared = prepare(name, call, pass, inputs, threads);
-        const std::shared_ptr<const Plan> plan = find_plan(prepared.problem);
-        Workspace workspace(*plan);
+        const Plan plan = find_plan(prepared.problem);
+        Workspace workspace(plan);
         const std::int64_t before = allocations();
-        plan->execute(prepared.pack, workspace.data());
+        plan.execute(prepared.pack, workspace.data());
         EXPECT_EQ(allocations(), before);
       }
     }
@@ -276,7 +367,7 @@ TEST(Plan, ExecutionAllocatesNothing) {
 
 void expect_poison(const Tensors& outputs) {
   for (const auto& [port, tensor] : outputs) {
-    EXPECT_TRUE(tensor.storage == Tensor(tensor.desc).storage) << name(port) << " was written";
+    EXPECT_TRUE(tensor.storage == Buffer(tensor.desc).storage) << name(port) << " was written";
   }
 }
 
@@ -284,22 +375,22 @@ TEST(PlanErrors, MissingMemory) {
   for (Pass pass : kPasses) {
     Tensors inputs = make_inputs(small_call(), 4);
     const Prepared prepared = prepare("", small_call(), pass, inputs);
-    const std::shared_ptr<const Plan> plan = find_plan(prepared.problem);
-    Workspace workspace(*plan);
+    const Plan plan = find_plan(prepared.problem);
+    Workspace workspace(plan);
     int tensors = 0;
     for (const PortSpec& spec : ports(Op::kGatedDeltaNet)) {
       if (!prepared.problem.has(spec.port)) continue;
       Pack pack = prepared.pack;
       pack[spec.port] = nullptr;
       expect_error(
-          [&] { plan->execute(pack, workspace.data()); }, Status::kInvalidValue,
+          [&] { plan.execute(pack, workspace.data()); }, Status::kInvalidValue,
           std::string("gated_delta_net: ") + name(spec.port) + " has no memory (null pointer)");
       ++tensors;
     }
     EXPECT_EQ(tensors, pass == Pass::kForward ? 11 : 19);
-    expect_error([&] { plan->execute(prepared.pack, nullptr); }, Status::kInvalidValue,
+    expect_error([&] { plan.execute(prepared.pack, nullptr); }, Status::kInvalidValue,
                  "gated_delta_net: the workspace is missing (" +
-                     std::to_string(plan->workspace_bytes()) + " bytes)");
+                     std::to_string(plan.workspace_bytes()) + " bytes)");
     expect_poison(prepared.outputs);
   }
 }
@@ -322,13 +413,13 @@ TEST(PlanErrors, MalformedOffsets) {
           Call call = small_call();
           call.types.offset = offset;
           Tensors inputs = make_inputs(call, 5);
-          Tensor& cu_seqlens = inputs.at(Port::kCuSeqlens);
+          Buffer& cu_seqlens = inputs.at(Port::kCuSeqlens);
           if (padded) cu_seqlens = relaid(cu_seqlens, reversed(cu_seqlens.desc));
           for (int i = 0; i < 4; ++i) cu_seqlens.set(i, static_cast<double>(offsets[i]));
           const Prepared prepared = prepare("", call, pass, inputs);
-          const std::shared_ptr<const Plan> plan = find_plan(prepared.problem);
-          Workspace workspace(*plan);
-          expect_error([&] { plan->execute(prepared.pack, workspace.data()); },
+          const Plan plan = find_plan(prepared.problem);
+          Workspace workspace(plan);
+          expect_error([&] { plan.execute(prepared.pack, workspace.data()); },
                        Status::kInvalidValue,
                        std::string("gated_delta_net: cu_seqlens must ") + text);
           expect_poison(prepared.outputs);
@@ -346,9 +437,9 @@ TEST(PlanErrors, EmptyTensorsNeedNoMemory) {
   for (Port port : {Port::kQ, Port::kK, Port::kV, Port::kG, Port::kBeta, Port::kO}) {
     prepared.pack[port] = nullptr;
   }
-  const std::shared_ptr<const Plan> plan = find_plan(prepared.problem);
-  Workspace workspace(*plan);
-  EXPECT_NO_THROW(plan->execute(prepared.pack, workspace.data()));
+  const Plan plan = find_plan(prepared.problem);
+  Workspace workspace(plan);
+  EXPECT_NO_THROW(plan.execute(prepared.pack, workspace.data()));
   for (std::int64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(prepared.outputs.at(Port::kFinalState).get(i), inputs.at(Port::kInitialState).get(i));
   }
@@ -374,15 +465,15 @@ TEST(PlanErrors, NobodyAccepts) {
   problem.options.overwrite_initial_state = true;
   std::string text =
       "gated_delta_net: no engine takes this problem"
-      "\n  gdn_cpu: overwrite_initial_state is not supported yet"
+      "\n  gdn_cpu: overwrite_initial_state must be false (not supported yet), got true"
       "\n  gdn_cpu: checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet), "
       "got 64";
 #ifdef DELTAWORKS_REFERENCE
   text +=
-      "\n  gdn_reference: is chosen by itself only for float64 tensors; pin it by plan_name for "
-      "others"
-      "\n  gdn_reference: checkpoint_every_n_tokens must be 0, got 64"
-      "\n  gdn_reference: overwrite_initial_state must be false, got true";
+      "\n  gdn_reference: q k v must be float64, or plan_name must pin it, got bfloat16 and no "
+      "plan_name"
+      "\n  gdn_reference: overwrite_initial_state must be false, got true"
+      "\n  gdn_reference: checkpoint_every_n_tokens must be 0, got 64";
 #endif
   expect_error([&] { find_plan(problem); }, Status::kNotSupported, text);
 }
@@ -390,10 +481,11 @@ TEST(PlanErrors, NobodyAccepts) {
 TEST(PlanErrors, PinnedEngineDeclines) {
   Problem problem = valid_problem(Pass::kForward);
   problem.plan_name = "gdn_cpu";
-  problem.options.has_state_indices = true;
+  problem[Port::kStateIndices] = contiguous(DType::kInt32, {2});
   expect_error([&] { find_plan(problem); }, Status::kNotSupported,
                "gated_delta_net: no engine takes this problem"
-               "\n  gdn_cpu: state_indices (state pools) is not supported yet");
+               "\n  gdn_cpu: state_indices must be absent (state pools are not supported yet), got "
+               "a tensor");
 }
 
 TEST(Explain, EveryEngineWithItsReasons) {
@@ -401,18 +493,27 @@ TEST(Explain, EveryEngineWithItsReasons) {
   std::vector<Verdict> verdicts = explain(problem);
   ASSERT_GE(verdicts.size(), 1u);
   EXPECT_EQ(verdicts[0].plan_name, "gdn_cpu");
-  EXPECT_TRUE(verdicts[0].reasons.empty());
+  EXPECT_TRUE(verdicts[0].accepts());
+  const Plan plan = find_plan(problem);
+  EXPECT_EQ(verdicts[0].workspace_bytes, plan.workspace_bytes());
+  EXPECT_EQ(verdicts[0].configuration, plan.configuration());
   for (TensorDesc& x : problem.tensors) {
     if (x.present() && x.dtype != DType::kInt64) x.dtype = DType::kFloat64;
   }
   verdicts = explain(problem);
   EXPECT_EQ(verdicts[0].reasons,
-            std::vector<std::string>{"computes in float32; float64 tensors need the reference"});
+            std::vector<std::string>{"q k v must be float32, bfloat16 or float16, got float64"});
+  EXPECT_EQ(verdicts[0].workspace_bytes, 0u);
+  EXPECT_EQ(verdicts[0].configuration, "");
+  const std::vector<std::string>& conditions = verdicts[0].conditions;
+  EXPECT_EQ(std::count(conditions.begin(), conditions.end(),
+                       "q k v must be float32, bfloat16 or float16"),
+            1);
 #ifdef DELTAWORKS_REFERENCE
   ASSERT_EQ(verdicts.size(), 2u);
   EXPECT_EQ(verdicts[1].plan_name, "gdn_reference");
   EXPECT_TRUE(verdicts[1].reasons.empty());
-  EXPECT_EQ(find_plan(problem)->name(), "gdn_reference");
+  EXPECT_EQ(find_plan(problem).name(), "gdn_reference");
   const std::vector<Verdict> narrow = explain(valid_problem(Pass::kForward));
   EXPECT_EQ(narrow[1].reasons.size(), 1u);
 #else

@@ -44,8 +44,8 @@ void expect_gradients(const Call& call, Tensors& inputs) {
   const Tensors gradients = run(call, Pass::kBackward, inputs);
   for (const PortSpec& spec : ports(Op::kGatedDeltaNet)) {
     if (spec.role != Role::kGradient || !inputs.contains(spec.primal)) continue;
-    Tensor& x = inputs.at(spec.primal);
-    const Tensor& gradient = gradients.at(spec.port);
+    Buffer& x = inputs.at(spec.primal);
+    const Buffer& gradient = gradients.at(spec.port);
     double largest = 0;
     for (std::int64_t i = 0; i < x.count(); ++i) {
       const double middle = x.get(i), h = 1e-5;
@@ -175,7 +175,7 @@ TEST(Reference, StridesDoNotChangeBits) {
     TensorDesc desc = reversed(tensor.desc);
     if (port == Port::kG) desc.stride = {0, 1};
     if (port == Port::kDO) desc.stride = {0, 0, 0};
-    Tensor copy = relaid(tensor, desc);
+    Buffer copy = relaid(tensor, desc);
     tensor = relaid(copy, tensor.desc);
     strided.emplace(port, std::move(copy));
   }
@@ -209,7 +209,7 @@ TEST(Reference, RowsOfNoSequenceAndEmptySequences) {
     EXPECT_EQ(backward.at(Port::kDInitialState).get(i), inputs.at(Port::kDFinalState).get(i));
   }
   EXPECT_TRUE(std::signbit(forward.at(Port::kFinalState).get(state)));
-  const auto expect_zero_row = [](const Tensor& tensor) {
+  const auto expect_zero_row = [](const Buffer& tensor) {
     const std::int64_t row = tensor.count() / 9;
     for (std::int64_t i = 8 * row; i < 9 * row; ++i) EXPECT_EQ(tensor.get(i), 0);
     for (std::int64_t i = 0; i < 8 * row; ++i) EXPECT_TRUE(std::isfinite(tensor.get(i)));
@@ -248,7 +248,7 @@ TEST(Reference, GateOfMinusInfinityStartsAfresh) {
     }
   }
   const Tensors second = run(cut, Pass::kForward, parts);
-  const Tensor &o = whole.at(Port::kO), &expected = second.at(Port::kO);
+  const Buffer &o = whole.at(Port::kO), &expected = second.at(Port::kO);
   for (std::int64_t i = o.count() / 9 * reset; i < o.count(); ++i) {
     EXPECT_EQ(o.get(i), expected.get(i));
   }
@@ -309,16 +309,17 @@ TEST(Reference, NothingToDo) {
 TEST(Reference, DeclinesWithReasons) {
   Problem problem;
   problem[Port::kQ] = contiguous(DType::kFloat32, {1, 1, 1});
-  EXPECT_EQ(reference_engine().check(problem, {}).size(), 1u);
+  EXPECT_EQ(reference_engine().check(problem, {}).reasons().size(), 1u);
   problem.plan_name = "gdn_reference";
-  EXPECT_TRUE(reference_engine().check(problem, {}).empty());
+  EXPECT_TRUE(reference_engine().check(problem, {}).reasons().empty());
   problem.options.checkpoint_every_n_tokens = 64;
-  const std::vector<std::string> reasons = reference_engine().check(problem, {});
+  const std::vector<std::string> reasons = reference_engine().check(problem, {}).reasons();
   ASSERT_EQ(reasons.size(), 1u);
   EXPECT_NE(reasons[0].find("checkpoint_every_n_tokens"), std::string::npos);
   EXPECT_NE(reasons[0].find("64"), std::string::npos);
-  problem.options.has_state_indices = problem.options.overwrite_initial_state = true;
-  EXPECT_EQ(reference_engine().check(problem, {}).size(), 3u);
+  problem.options.overwrite_initial_state = true;
+  problem[Port::kStateIndices] = contiguous(DType::kInt32, {1});
+  EXPECT_EQ(reference_engine().check(problem, {}).reasons().size(), 3u);
 }
 
 // The policies that no operator uses yet, on the rows themselves.

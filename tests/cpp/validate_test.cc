@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "deltaworks/plan.h"
 #include "kit.h"
 #include "problem_rows.h"
 
@@ -13,16 +16,26 @@ using namespace kit;
 
 TEST(Validate, EveryRule) {
   for (const ProblemRow& row : problem_rows()) {
+    if (!row.about_description()) continue;
     SCOPED_TRACE(row.text);
     Problem problem = valid_problem(row.pass);
     row.breaks(problem);
     try {
-      validate(problem);
+      judge(problem);
       ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
+    } catch (const RuleError& error) {
+      EXPECT_EQ(error.rule(), row.rule) << name(error.rule());
       EXPECT_EQ(error.status(), row.status);
       EXPECT_EQ(error.what(), row.text);
     }
+  }
+}
+
+TEST(Validate, EveryRuleHasARow) {
+  std::set<Rule> rules;
+  for (const ProblemRow& row : problem_rows()) rules.insert(row.rule);
+  for (int rule = 0; rule < kRuleCount; ++rule) {
+    EXPECT_TRUE(rules.contains(static_cast<Rule>(rule))) << name(static_cast<Rule>(rule));
   }
 }
 
@@ -64,6 +77,13 @@ TEST(Validate, LegalProblems) {
   Problem problem = prepare("", single, Pass::kForward, inputs).problem;
   problem[Port::kO].stride[0] = problem[Port::kFinalState].stride[0] = 0;
   EXPECT_NO_THROW(validate(problem));
+  // A pool of states has rows as it likes.
+  for (std::int64_t rows : {0, 1, 100}) {
+    expect_legal(Pass::kForward, [&](Problem& p) {
+      p[Port::kStateIndices] = contiguous(DType::kInt32, {2});
+      p[Port::kInitialState] = contiguous(DType::kFloat32, {rows, 4, 8, 16});
+    });
+  }
   // No tokens, no sequences, no heads.
   for (const Call& call : {Call{.dims = make_dims(0, 1, 1, 1, 4, 4), .offsets = {0, 0}},
                            Call{.dims = make_dims(5, 1, 1, 1, 4, 4), .offsets = {0}},

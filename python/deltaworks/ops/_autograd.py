@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import torch
 
+from deltaworks import _hooks
 from deltaworks import _library as dw
 from deltaworks.errors import NotSupportedError, translated
-from deltaworks.ops import _graph
+from deltaworks.ops import _fake, _graph
 from deltaworks.ops._operation import OPERATIONS
 
 
 def run_forward(options, tensors, ports):
     """The forward without autograd: its outputs, in port order.
 
-    options: (op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens); tensors: those
-    whose bits are set in `ports`, in port order.
+    options: (op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens,
+    checkpoint_dtype); tensors: those whose bits are set in `ports`, in port order.
     """
     if torch.compiler.is_compiling():
         return _graph.graph_forward(*options, tensors, ports)
+    if _hooks.call_hook is not None:
+        _hooks.call_hook(*_fake.describe(dw.FORWARD, options, tensors, ports))
     try:
         return _graph.forward(*options, tensors, ports)
     except RuntimeError as error:
@@ -28,6 +31,8 @@ def run_backward(options, tensors, ports, wanted):
     """The gradients whose bits are set in `wanted`, in port order."""
     if torch.compiler.is_compiling():
         return _graph.graph_backward(*options, tensors, ports, wanted)
+    if _hooks.call_hook is not None:
+        _hooks.call_hook(*_fake.describe(dw.BACKWARD, options, tensors, ports, wanted))
     try:
         return _graph.backward(*options, tensors, ports, wanted)
     except RuntimeError as error:

@@ -1,7 +1,7 @@
 """From a public operator's arguments to the dispatcher: kinds of values, autograd or not.
 
-Judged here is only what the C library cannot see: that an argument is a tensor, a number or a
-string at all, checkpoint_dtype, and torch's transforms.
+Judged here is only what the C library cannot see: that an argument is a tensor, a number, a dtype
+or a string at all, and torch's transforms.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import torch
 from torch.autograd import forward_ad
 
 from deltaworks import _library as dw
-from deltaworks.errors import NOT_SUPPORTED, TYPE, VALUE, from_status
+from deltaworks.errors import NOT_SUPPORTED, TYPE, from_status
 from deltaworks.ops import _graph
 from deltaworks.ops._autograd import LinearAttention, run_forward
+from deltaworks.ops._fake import dtype_number
 
 
 def call(
@@ -26,7 +27,6 @@ def call(
     plan_name,
     checkpoint_every_n_tokens,
     checkpoint_dtype,
-    state_indices,
 ):
     """Runs the forward of `operation`; returns (o, final_state or None).
 
@@ -59,12 +59,13 @@ def call(
         problem = problem or _kind("gate_domain", "a str", gate_domain)
     if not isinstance(checkpoint_every_n_tokens, int):
         problem = problem or _kind("checkpoint_every_n_tokens", "an int", checkpoint_every_n_tokens)
-    if checkpoint_dtype is not None:
-        problem = problem or _judge_checkpoint_dtype(inputs[0], checkpoint_dtype)
-    if state_indices is not None:
-        flags |= dw.HAS_STATE_INDICES
-        if not isinstance(state_indices, torch.Tensor):
-            problem = problem or _kind("state_indices", "a Tensor or None", state_indices)
+    if checkpoint_dtype is None:
+        checkpoint_dtype = 0
+    elif isinstance(checkpoint_dtype, torch.dtype):
+        flags |= dw.HAS_CHECKPOINT_DTYPE
+        checkpoint_dtype = dtype_number(checkpoint_dtype)
+    else:
+        problem = problem or _kind("checkpoint_dtype", "a dtype or None", checkpoint_dtype)
 
     problem = problem or _judge_transforms(present)
     if problem is not None:
@@ -73,7 +74,15 @@ def call(
     differentiable = differentiable and torch.is_grad_enabled()
     if differentiable:
         flags |= dw.REQUIRES_GRADIENT
-    options = (operation.number, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens)
+    options = (
+        operation.number,
+        flags,
+        scale,
+        gate_domain,
+        plan_name,
+        checkpoint_every_n_tokens,
+        checkpoint_dtype,
+    )
     if differentiable:
         outputs = LinearAttention.apply(options, ports, *present)
     else:
@@ -84,13 +93,6 @@ def call(
 def _kind(name, expected, got):
     kind = "Tensor" if isinstance(got, torch.Tensor) else type(got).__name__
     return TYPE, f"{name} must be {expected}, got {kind}"
-
-
-def _judge_checkpoint_dtype(q, dtype):
-    if dtype == torch.float32 or dtype == q.dtype:
-        return None
-    got = str(dtype).removeprefix("torch.")
-    return VALUE, f"checkpoint_dtype must be the io dtype or float32, got {got}"
 
 
 def _transforms_active():

@@ -38,31 +38,47 @@ def tracing() -> bool:
     return torch._guards.TracingContext.try_get() is not None
 
 
-def forward(op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, tensors, ports):
+def forward(*arguments):
     """Outputs of deltaworks::forward, without data."""
+    *options, tensors, ports = arguments
     inputs = _by_port(tensors, ports)
-    outputs = _forward_outputs(flags, inputs)
-    options = (op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens)
+    outputs = _forward_outputs(options[1], inputs)
     _judge(dw.FORWARD, options, inputs, outputs)
     like = inputs[dw.Q]
     return [like.new_empty(shape, dtype=dtype) for shape, dtype in outputs.values()]
 
 
-def backward(
-    op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, tensors, ports, wanted
-):
+def backward(*arguments):
     """Outputs of deltaworks::backward, without data: each like its input, but contiguous."""
+    *options, tensors, ports, wanted = arguments
     inputs = _by_port(tensors, ports)
+    primals = _primals(options[0], inputs, wanted)
+    outputs = {port: (tuple(primal.shape), primal.dtype) for port, primal in primals.items()}
+    _judge(dw.BACKWARD, options, inputs, outputs)
+    return [primals[port].new_empty(shape) for port, (shape, _) in outputs.items()]
+
+
+def describe(pass_, options, tensors, ports, wanted=0):
+    """The problem of a call on real tensors, outputs described, and its tensors by name."""
+    inputs = _by_port(tensors, ports)
+    problem = _problem(pass_, options, inputs)
+    problem.add_outputs(wanted)
+    return problem, {dw.PORTS[port]: tensor for port, tensor in inputs.items()}
+
+
+def dtype_number(dtype):
+    """A torch dtype as the C library numbers it."""
+    return _DTYPES.get(dtype, dw.OTHER)
+
+
+def _primals(op, inputs, wanted):
+    """The input of each wanted gradient, by the gradient's port."""
     operation = OPERATIONS[op]
-    primals = {
+    return {
         gradient: inputs[port]
         for (port, _), gradient in zip(operation.inputs, operation.gradients, strict=True)
         if gradient >= 0 and wanted >> gradient & 1
     }
-    outputs = {port: (tuple(primal.shape), primal.dtype) for port, primal in primals.items()}
-    options = (op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens)
-    _judge(dw.BACKWARD, options, inputs, outputs)
-    return [primals[port].new_empty(shape) for port, (shape, _) in outputs.items()]
 
 
 def _by_port(tensors, ports):
@@ -71,7 +87,8 @@ def _by_port(tensors, ports):
 
 
 def _forward_outputs(flags, inputs):
-    """Port -> (shape, dtype), as bindings/torch/call.cc describes them."""
+    """Port -> (shape, dtype), as the C library describes them (dw_describe_outputs); symbolic sizes
+    stay symbolic."""
     q, v, cu_seqlens = inputs[dw.Q], inputs[dw.V], inputs[dw.CU_SEQLENS]
     heads = torch.sym_max(_extent(q, 1), _extent(v, 1))
     value_dim = _extent(v, 2)
@@ -96,8 +113,21 @@ def _judge(pass_, options, inputs, outputs):
     """Raises what the operator itself would raise, unless a graph is being compiled."""
     if tracing():
         return
-    op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens = options
-    call = dw.Call(
+    try:
+        problem = _problem(pass_, options, inputs)
+        device = _device(inputs[dw.Q].device, _all_meta(inputs))
+        for port, (shape, dtype) in outputs.items():
+            shape = [_example(size) for size in shape]
+            problem.add(port, dtype_number(dtype), shape, _contiguous(shape), *device)
+    except _NoExample:
+        return
+    dw.check(problem)
+
+
+def _problem(pass_, options, inputs):
+    """The inputs and options of a call as the C library takes them."""
+    op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, checkpoint_dtype = options
+    problem = dw.Problem(
         op=op,
         pass_=pass_,
         flags=flags,
@@ -105,28 +135,26 @@ def _judge(pass_, options, inputs, outputs):
         gate_domain=gate_domain.encode(),
         plan_name=plan_name.encode(),
         checkpoint_every_n_tokens=checkpoint_every_n_tokens,
+        checkpoint_dtype=checkpoint_dtype,
         threads=torch.get_num_threads(),
     )
-    # Meta tensors alone stand for CPU tensors; among others they are on a wrong device.
-    meta = all(tensor.device.type == "meta" for tensor in inputs.values())
-    try:
-        for port, tensor in inputs.items():
-            shape = [_example(size) for size in tensor.shape]
-            stride = [_example(step) for step in tensor.stride()]
-            _describe(call.tensors[port], tensor.dtype, tensor.device, meta, shape, stride)
-        device = inputs[dw.Q].device
-        for port, (shape, dtype) in outputs.items():
-            shape = [_example(size) for size in shape]
-            _describe(call.tensors[port], dtype, device, meta, shape, _contiguous(shape))
-    except _NoExample:
-        return
-    dw.check(call)
+    meta = _all_meta(inputs)
+    for port, tensor in inputs.items():
+        shape = [_example(size) for size in tensor.shape]
+        stride = [_example(step) for step in tensor.stride()]
+        device = _device(tensor.device, meta)
+        problem.add(port, dtype_number(tensor.dtype), shape, stride, *device)
+    return problem
 
 
-def _describe(target, dtype, device, meta, shape, stride):
+def _all_meta(inputs):
+    """Meta tensors alone stand for CPU tensors; among others they are on a wrong device."""
+    return all(tensor.device.type == "meta" for tensor in inputs.values())
+
+
+def _device(device, meta):
     device_type = dw.CPU if meta else _DEVICES.get(device.type, dw.OTHER_DEVICE)
-    device_index = 0 if device_type == dw.CPU else device.index or 0
-    target.describe(_DTYPES.get(dtype, dw.OTHER), device_type, device_index, shape, stride)
+    return device_type, 0 if device_type == dw.CPU else device.index or 0
 
 
 def _example(size):

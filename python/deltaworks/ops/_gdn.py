@@ -59,9 +59,12 @@ def gated_delta_net(
         safe_gate: the decay's logarithm is -exp(a_log) softplus(g + dt_bias).
         gate_domain: "log", or "linear": g holds the decay itself, in [0, 1]. Not with safe_gate.
         a_log, dt_bias: [HO], float32, bfloat16 or float16; need safe_gate; None: zeros.
-        checkpoint_every_n_tokens, checkpoint_dtype: states along the way; no engine has them yet.
+        checkpoint_every_n_tokens: states along the way; no engine has them yet.
+        checkpoint_dtype: their dtype, that of q or float32; None: that of q.
         plan_name: pins an engine, forward and backward ("gdn_cpu"); None: the first that accepts.
-        overwrite_initial_state, state_indices: states in place; no engine has them yet.
+        overwrite_initial_state: states in place; no engine has them yet.
+        state_indices: [N], int32: initial_state is a pool and these are its rows; no engine has
+            them yet.
 
     Returns:
         (o, final_state): o [T, HO, V] in the dtype of q; final_state [N, HO, V, K] in the dtype of
@@ -84,12 +87,11 @@ def gated_delta_net(
     )
     return call(
         GATED_DELTA_NET,
-        (q, k, v, g, beta, a_log, dt_bias, cu_seqlens, initial_state),
+        (q, k, v, g, beta, a_log, dt_bias, cu_seqlens, initial_state, state_indices),
         flags,
         scale,
         gate_domain,
         plan_name,
         checkpoint_every_n_tokens,
         checkpoint_dtype,
-        state_indices,
     )

@@ -14,7 +14,7 @@ from deltaworks.ops import _binding, _fake  # noqa: F401  (_binding defines the 
 
 _ARGUMENTS = (
     "int op, int flags, float scale, str gate_domain, str plan_name, "
-    "int checkpoint_every_n_tokens, Tensor[] tensors, int ports"
+    "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports"
 )
 _library = torch.library.Library("deltaworks", "FRAGMENT")
 

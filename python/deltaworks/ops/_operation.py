@@ -29,6 +29,7 @@ GATED_DELTA_NET = Operation(
         (dw.DT_BIAS, "dt_bias"),
         (dw.CU_SEQLENS, "cu_seqlens"),
         (dw.INITIAL_STATE, "initial_state"),
+        (dw.STATE_INDICES, "state_indices"),
     ),
     required=sum(1 << port for port in (dw.Q, dw.K, dw.V, dw.G, dw.BETA, dw.CU_SEQLENS)),
     gradients=(
@@ -41,6 +42,7 @@ GATED_DELTA_NET = Operation(
         dw.DDT_BIAS,
         -1,
         dw.D_INITIAL_STATE,
+        -1,
     ),
     outputs=((dw.OUT, dw.DO), (dw.FINAL_STATE, dw.D_FINAL_STATE)),
 )

@@ -1,6 +1,7 @@
 // Chooses the instruction set. Tables are in the order of preference.
 #include "engines/cpu/dispatch.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -70,8 +71,15 @@ const Kernels& choose() {
 }  // namespace
 
 const Kernels& kernels() {
-  static const Kernels& chosen = choose();
-  return chosen;
+  // No static of the function: a fork in the middle of its initialisation would leave the child
+  // waiting. Two threads may both choose; they choose alike.
+  static std::atomic<const Kernels*> chosen{nullptr};
+  const Kernels* found = chosen.load(std::memory_order_acquire);
+  if (found == nullptr) {
+    found = &choose();
+    chosen.store(found, std::memory_order_release);
+  }
+  return *found;
 }
 
 }  // namespace deltaworks::cpu

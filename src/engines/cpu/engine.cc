@@ -62,50 +62,81 @@ class CpuExecutable final : public Executable {
            static_cast<std::size_t>(workers_) * align(scratch_ * sizeof(float));
   }
 
+  std::string configuration() const override {
+    return cat(kernels_.isa, ", ", workers_, workers_ == 1 ? " thread, " : " threads, ", items_,
+               items_ == 1 ? " item" : " items");
+  }
+
   void execute(const Pack& pack, void* workspace, void*) const override {
+    const Args args = args_of(pack);
+    zero_past_the_end(args);
+    if (items_ == 0) return clear_parameters(args);
+
+    const Memory memory = carve(workspace);
+    sort_by_length(args, memory.order);
+    if (!forward()) std::fill_n(memory.sums, 2 * args.dims.N * args.dims.HO, 0.0);
+    parallel_for(workers_, items_,
+                 [&](std::int64_t item, int worker) { run_item(args, memory, item, worker); });
+    if (forward()) return;
+    store_parameters(args, Port::kDALog, memory.sums);
+    store_parameters(args, Port::kDDtBias, memory.sums + 1);
+  }
+
+  std::function<void()> kernels(const Pack& pack, void* workspace) const override {
+    return [this, args = args_of(pack), memory = carve(workspace)] {
+      for (std::int64_t item = 0; item < items_; ++item) run_item(args, memory, item, 0);
+    };
+  }
+
+ private:
+  struct Memory {
+    std::int64_t* order;
+    double* sums;
+    std::byte* scratch;
+  };
+
+  bool forward() const { return problem_.pass == Pass::kForward; }
+
+  Args args_of(const Pack& pack) const {
     Args args = args_;
     for (int port = 0; port < kPortCount; ++port) {
       args.tensors[port] = {pack.pointers[port], problem_.tensors[port]};
     }
-    zero_past_the_end(args);
-    if (items_ == 0) return clear_parameters(args);
+    return args;
+  }
 
-    auto base = reinterpret_cast<std::uintptr_t>(workspace);
+  Memory carve(void* workspace) const {
+    const auto base = reinterpret_cast<std::uintptr_t>(workspace);
     std::byte* memory = static_cast<std::byte*>(workspace) + (align(base) - base);
-    auto* order = reinterpret_cast<std::int64_t*>(memory);
-    auto* sums = reinterpret_cast<double*>(memory + order_bytes());
-    std::byte* scratch = memory + order_bytes() + sums_bytes();
-    const auto scratch_of = [&](int worker) {
-      return reinterpret_cast<float*>(scratch + worker * align(scratch_ * sizeof(float)));
-    };
+    return {reinterpret_cast<std::int64_t*>(memory),
+            reinterpret_cast<double*>(memory + order_bytes()),
+            memory + order_bytes() + sums_bytes()};
+  }
 
-    const Dims& dims = args.dims;
-    std::iota(order, order + dims.N, 0);
-    std::sort(order, order + dims.N, [&](std::int64_t a, std::int64_t b) {
+  static void sort_by_length(const Args& args, std::int64_t* order) {
+    std::iota(order, order + args.dims.N, 0);
+    std::sort(order, order + args.dims.N, [&](std::int64_t a, std::int64_t b) {
       const std::int64_t length_a = args.length(a), length_b = args.length(b);
       return length_a != length_b ? length_a > length_b : a < b;
     });
-    if (forward()) {
-      parallel_for(workers_, items_, [&](std::int64_t item, int worker) {
-        const std::int64_t span = item % spans_, pair = item / spans_;
-        const std::int64_t width = spans_ == 1 ? dims.V : kernels_.value_block;
-        kernels_.forward(args, order[pair / dims.HO], pair % dims.HO, span * width,
-                         std::min(dims.V, (span + 1) * width), scratch_of(worker));
-      });
-      return;
-    }
-    std::fill_n(sums, 2 * dims.N * dims.HO, 0.0);
-    parallel_for(workers_, items_, [&](std::int64_t item, int worker) {
-      const std::int64_t n = order[item / args.groups()], group = item % args.groups();
-      kernels_.backward(args, n, group, sums + 2 * (n * dims.HO + group * args.group_size()),
-                        scratch_of(worker));
-    });
-    store_parameters(args, Port::kDALog, sums);
-    store_parameters(args, Port::kDDtBias, sums + 1);
   }
 
- private:
-  bool forward() const { return problem_.pass == Pass::kForward; }
+  void run_item(const Args& args, const Memory& memory, std::int64_t item, int worker) const {
+    const Dims& dims = args.dims;
+    auto* scratch =
+        reinterpret_cast<float*>(memory.scratch + worker * align(scratch_ * sizeof(float)));
+    if (forward()) {
+      const std::int64_t span = item % spans_, pair = item / spans_;
+      const std::int64_t width = spans_ == 1 ? dims.V : kernels_.value_block;
+      kernels_.forward(args, memory.order[pair / dims.HO], pair % dims.HO, span * width,
+                       std::min(dims.V, (span + 1) * width), scratch);
+      return;
+    }
+    const std::int64_t n = memory.order[item / args.groups()], group = item % args.groups();
+    kernels_.backward(args, n, group, memory.sums + 2 * (n * dims.HO + group * args.group_size()),
+                      scratch);
+  }
+
   std::size_t order_bytes() const {
     return align(static_cast<std::size_t>(args_.dims.N) * sizeof(std::int64_t));
   }
@@ -167,17 +198,21 @@ class CpuEngine final : public Engine {
  public:
   const char* name() const override { return "cpu"; }
 
-  std::vector<std::string> check(const Problem& problem, const Dims&) const override {
+  Check check(const Problem& problem, const Dims&) const override {
     const Options& o = problem.options;
     const TensorDesc& q = problem[Port::kQ];
-    return Check{}
-        .need(q.device.type == DeviceType::kCpu, "tensors must be in CPU memory")
-        .need(q.dtype != DType::kFloat64, "computes in float32; float64 tensors need the reference")
-        .need(!o.has_state_indices, "state_indices (state pools) is not supported yet")
-        .need(!o.overwrite_initial_state, "overwrite_initial_state is not supported yet")
-        .need(o.checkpoint_every_n_tokens == 0,
-              cat("checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet), "
-                  "got ",
+    return std::move(
+        Check{}
+            .need(q.device.type == DeviceType::kCpu, "tensors must be in CPU memory",
+                  deltaworks::name(q.device.type))
+            .need(q.dtype != DType::kFloat64, "q k v must be float32, bfloat16 or float16",
+                  deltaworks::name(q.dtype))
+            .need(!problem.has(Port::kStateIndices),
+                  "state_indices must be absent (state pools are not supported yet)", "a tensor")
+            .need(!o.overwrite_initial_state,
+                  "overwrite_initial_state must be false (not supported yet)", "true")
+            .need(o.checkpoint_every_n_tokens == 0,
+                  "checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet)",
                   o.checkpoint_every_n_tokens));
   }
 
@@ -186,11 +221,10 @@ class CpuEngine final : public Engine {
   }
 };
 
+const CpuEngine engine;
+
 }  // namespace
 
-const Engine& cpu_engine() {
-  static const CpuEngine engine;
-  return engine;
-}
+const Engine& cpu_engine() { return engine; }
 
 }  // namespace deltaworks

@@ -1,0 +1,64 @@
+"""What commands print: tables for people, JSON for programs, progress on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+_WIDTH = 160  # where there is no terminal to ask
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def console(stderr: bool = False) -> Console:
+    """Texts hold brackets of shapes: nothing in them is markup."""
+    plain = Console(stderr=stderr, markup=False, highlight=False)
+    if not plain.is_terminal and "COLUMNS" not in os.environ:
+        plain.width = _WIDTH
+    return plain
+
+
+def print_json(value) -> None:
+    print(json.dumps(_finite(value), indent=1, allow_nan=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Columns whose name begins with ">" are aligned to the right."""
+    table = Table(
+        title=title or None, title_justify="left", box=box.SIMPLE_HEAD, show_header=any(columns)
+    )
+    for column in columns:
+        justify = "right" if column.startswith(">") else "left"
+        table.add_column(column.lstrip(">"), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def progress(items: Iterable, text: str, quiet: bool) -> Iterable:
+    """The items, with a bar on a terminal."""
+    screen = console(stderr=True)
+    return track(
+        items, text, console=screen, transient=True, disable=quiet or not screen.is_terminal
+    )
+
+
+def _finite(value):
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,128 @@
+"""deltaworks verify: every engine against the reference on a list of problems."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from deltaworks.cli._error_rows import COLUMNS, as_cells, as_json
+from deltaworks.cli._errors import UserError, parse_problem, user_errors
+from deltaworks.cli._output import add_json, console, print_json, print_table, progress
+from deltaworks.problem import Problem
+from deltaworks.testing import make_inputs, run_problem
+from deltaworks.testing.bounds import Row
+from deltaworks.testing.comparison import Yardstick
+
+# Both passes, all io dtypes, grouped heads, every option, sizes that are no multiples of anything.
+PROBLEMS = (
+    "gdn:fwd:fp32:N1T64H2K64V64",
+    "gdn:fwd:fp32:N3T70H2HV4K33V17:l2norm:state:final",
+    "gdn:fwd:fp32:N2T90H4HK1HV1K64V128:sigmoid:neg:scale=0.3",
+    "gdn:fwd:fp32:N2T65H2K128V64:l2norm:safe:a_log:dt_bias:final",
+    "gdn:fwd:fp32:N2T48H2K16V8:linear:cu_seqlens=i64:state=bf16:final",
+    "gdn:fwd:bf16:N1T130H2HV4K64V64:l2norm",
+    "gdn:fwd:bf16:N4T100H2K128V128:l2norm:sigmoid:g=bf16:beta=bf16:state:final",
+    "gdn:fwd:bf16:N2T60H1K96V40:safe:a_log=bf16:g@2x1:q@200x96x1",
+    "gdn:fwd:fp16:N2T70H4HK4HV2K64V64:l2norm:state=fp16:final",
+    "gdn:fwd:fp16:N1T33H1K256V8:linear:g=fp16:beta=fp16:invariant",
+    "gdn:bwd:fp32:N1T64H2K64V64",
+    "gdn:bwd:fp32:N3T70H2HV4K33V17:l2norm:state:final",
+    "gdn:bwd:fp32:N2T50H4HK1HV1K64V64:sigmoid:neg:scale=0.3",
+    "gdn:bwd:fp32:N2T65H2K64V128:l2norm:safe:a_log:dt_bias:final",
+    "gdn:bwd:fp32:N2T48H2K16V8:linear:cu_seqlens=i64",
+    "gdn:bwd:bf16:N1T130H2HV4K64V64:l2norm",
+    "gdn:bwd:bf16:N2T100H2K128V64:l2norm:sigmoid:safe:a_log:dt_bias=bf16:g=bf16:beta=bf16",
+    "gdn:bwd:bf16:N2T60H2K64V64:linear:state=bf16:final:k@1x8192x128",
+    "gdn:bwd:fp16:N2T70H4HK4HV2K64V64:l2norm:state=fp16:final",
+    "gdn:bwd:fp16:N1T40H1K96V40:sigmoid:g=fp16:beta=fp16",
+)
+
+
+def add_to(commands) -> None:
+    parser = commands.add_parser("verify", help="engines against the reference engine")
+    parser.add_argument("problems", nargs="*", metavar="PROBLEM", help="default: a list of 20")
+    parser.add_argument("--seed", type=int, default=0, help="of the inputs")
+    parser.add_argument(
+        "--allow-declined",
+        action="store_true",
+        help="a problem that only the reference takes is no failure",
+    )
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments) -> int:
+    if arguments.seed < 0:
+        raise UserError(f"--seed must be >= 0, got {arguments.seed}")
+    problems = [parse_problem(text) for text in arguments.problems or PROBLEMS]
+    records = []
+    for problem in progress(problems, "verify", quiet=arguments.json):
+        with user_errors(str(problem)):
+            records.append(verify(problem, arguments.seed, arguments.allow_declined))
+    ok = all(record.ok for record in records)
+    if arguments.json:
+        problems = [_as_json(record) for record in records]
+        print_json({"ok": ok, "seed": arguments.seed, "problems": problems})
+    else:
+        _print(records, ok)
+    return 0 if ok else 1
+
+
+class Answer(NamedTuple):
+    """What one engine makes of a problem: its reasons to decline, or its errors."""
+
+    plan: str
+    declined: tuple[str, ...]
+    rows: list[Row]
+
+
+class Record(NamedTuple):
+    """What the engines make of a problem."""
+
+    problem: Problem
+    answers: list[Answer]
+    ok: bool
+
+
+def verify(problem: Problem, seed: int, allow_declined: bool) -> Record:
+    """Every engine but the reference, or the one that is pinned, on random inputs."""
+    inputs = make_inputs(problem, seed)
+    yardstick = Yardstick(problem, inputs)
+    answers = []
+    for verdict in problem.pinned(None).explain():
+        plan = verdict.plan_name
+        if plan.endswith("_reference") or problem.pinned_plan not in (None, plan):
+            continue
+        rows = yardstick.judge(run_problem(problem, inputs, plan)) if verdict.accepts else []
+        answers.append(Answer(plan, verdict.reasons, rows))
+    taken = any(not answer.declined for answer in answers)
+    within = all(row.ok for answer in answers for row in answer.rows)
+    return Record(problem, answers, within and (taken or allow_declined))
+
+
+def _as_json(record: Record) -> dict:
+    plans = [
+        {
+            "plan": answer.plan,
+            "declined": answer.declined,
+            "tensors": list(map(as_json, answer.rows)),
+        }
+        for answer in record.answers
+    ]
+    return {"problem": str(record.problem), "ok": record.ok, "plans": plans}
+
+
+def _print(records: list[Record], ok: bool) -> None:
+    lines = []
+    for record in records:
+        title = str(record.problem)
+        for answer in record.answers or [Answer("", ("no engine but the reference",), [])]:
+            if answer.declined:
+                reasons = "declined: " + "; ".join(answer.declined)
+                lines.append((title, answer.plan, "", "", "", "", reasons))
+            for row in answer.rows:
+                lines.append((title, answer.plan, *as_cells(row)))
+                title = ""
+    print_table(("problem", "plan", *COLUMNS), lines)
+    failed = sum(not record.ok for record in records)
+    summary = "all problems within their bounds" if ok else f"FAILED: {failed} of {len(records)}"
+    console().print(summary)

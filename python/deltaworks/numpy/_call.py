@@ -1,0 +1,105 @@
+"""From the arguments of any operation to its results: describe, plan, allocate, execute.
+
+Nothing is copied and nothing is cast. What a call allocates is its outputs and the workspace that
+its plan asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deltaworks import _hooks
+from deltaworks import _library as dw
+from deltaworks.errors import NotSupportedError
+from deltaworks.numpy._arrays import View, empty, view
+from deltaworks.numpy._options import problem_fields
+
+_PORTS = {name: port for port, name in enumerate(dw.PORTS)}
+
+
+class Operation(NamedTuple):
+    """What the generic path must know of an operation. Arguments have the names of their ports."""
+
+    number: int
+    name: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    flows: tuple[str, ...]  # gradients that flow into the backward
+    differentiable: tuple[str, ...]
+    gradients: type[NamedTuple]  # fields: the gradients' ports, in the order of `differentiable`
+
+
+def forward(operation: Operation, arguments: dict[str, Any]):
+    """(o, final_state or None) of a call with these arguments, by name."""
+    outputs = _run(operation, dw.FORWARD, arguments)
+    return outputs["o"], outputs.get("final_state")
+
+
+def backward(operation: Operation, arguments: dict[str, Any]):
+    """operation.gradients of a call with these arguments, by name; among them `wanted`."""
+    wanted = _wanted(operation, arguments["wanted"])
+    gradients = operation.gradients._fields
+    ports = [
+        _PORTS[gradient]
+        for name, gradient in zip(operation.differentiable, gradients, strict=True)
+        if name in wanted and arguments[name] is not None
+    ]
+    outputs = _run(operation, dw.BACKWARD, arguments, sum(1 << port for port in ports))
+    return operation.gradients(*map(outputs.get, gradients))
+
+
+def _run(operation, pass_, arguments, wanted=0) -> dict[str, np.ndarray]:
+    """The outputs by name. Whatever is wrong is raised before an output is written."""
+    views = _views(operation, pass_, arguments)
+    fields = problem_fields(operation.name, arguments)
+    problem = dw.Problem(op=operation.number, pass_=pass_, **fields)
+    for name, x in views.items():
+        problem.add(_PORTS[name], x.dtype, x.shape, x.strides, x.device_type, x.device_index)
+    described = problem.add_outputs(wanted)
+
+    hook = _hooks.call_hook
+    if hook is not None:
+        hook(problem, {name: arguments[name] for name in views})
+    plan = dw.Plan(problem)
+    if any(x.device_type != dw.CPU for x in views.values()):  # an engine may run there
+        raise NotSupportedError(
+            f"{operation.name}: NumPy's results are in CPU memory, so arguments must be there, too"
+        )
+    outputs = {dw.PORTS[output.port]: empty(output) for output in described}
+    workspace = np.empty(plan.workspace_bytes, np.uint8)
+    pointers = {_PORTS[name]: x.address for name, x in views.items()}
+    pointers |= {_PORTS[name]: x.ctypes.data for name, x in outputs.items()}
+    plan.execute(pointers, workspace.ctypes.data)
+    return outputs
+
+
+def _views(operation, pass_, arguments) -> dict[str, View]:
+    names = operation.required + operation.optional
+    if pass_ == dw.BACKWARD:
+        names += operation.flows
+    # Filled in a loop: should an array be refused, the traceback holds those before it, and no
+    # producer's destructor has to run while the exception is on its way.
+    views = {}
+    for name in names:
+        if arguments[name] is not None or name in operation.required:
+            views[name] = view(arguments[name], f"{operation.name}: {name}")
+    return views
+
+
+def _wanted(operation, names: Iterable[str] | None):
+    if names is None:
+        return operation.differentiable
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(
+            f"{operation.name}: wanted must be an iterable of names or None, got "
+            f"{type(names).__name__}"
+        )
+    names = tuple(names)
+    for name in names:
+        if name not in operation.differentiable:
+            known = ", ".join(operation.differentiable)
+            raise ValueError(f"{operation.name}: wanted must hold some of {known}; got {name!r}")
+    return names

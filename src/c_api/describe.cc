@@ -1,0 +1,81 @@
+// See describe.h.
+#include "c_api/describe.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "core/strings.h"
+#include "deltaworks/detail/call.h"
+#include "problem/ports.h"
+#include "problem/rules.h"
+#include "registry/plan.h"
+
+namespace deltaworks {
+namespace {
+
+static_assert(DW_PORT_COUNT == kPortCount && DW_D_INITIAL_STATE == index(Port::kDInitialState));
+static_assert(DW_OTHER == static_cast<int>(DType::kOther));
+
+// dw_problem as of version 0.1, which every caller has; a newer one's fields are zero for an older
+// caller, and what a newer caller has past the struct known here is not looked at.
+constexpr std::size_t kFirstVersion = offsetof(dw_problem, reserved) + sizeof(std::int32_t);
+
+void require(bool met, const std::string& text) {
+  if (!met) throw Error(Status::kInvalidValue, "dw_problem: " + text);
+}
+
+}  // namespace
+
+Problem read(const dw_problem& problem) {
+  const std::size_t size = problem.struct_size;
+  require(size >= kFirstVersion,
+          cat("struct_size must be sizeof(dw_problem) = ", sizeof(dw_problem), ", got ", size));
+  dw_problem known{};
+  std::memcpy(&known, &problem, std::min(size, sizeof known));
+
+  require(known.op == DW_GATED_DELTA_NET, cat("unknown operation ", known.op));
+  const char* op = op_name(static_cast<Op>(known.op));
+  require(known.pass == DW_FORWARD || known.pass == DW_BACKWARD,
+          cat("pass must be 0 or 1, got ", known.pass));
+  require(known.tensors != nullptr || known.tensor_count == 0, "tensors is a null pointer");
+  require(known.tensor_count <= DW_PORT_COUNT,
+          cat("tensor_count must be at most ", kPortCount, ", got ", known.tensor_count));
+  std::uint64_t seen = 0;
+  for (std::size_t i = 0; i < known.tensor_count; ++i) {
+    const std::int32_t port = known.tensors[i].port;
+    require(port >= 0 && port < DW_PORT_COUNT, cat("unknown port ", port));
+    const std::uint64_t bit = std::uint64_t{1} << port;
+    require(!(seen & bit), cat(name(static_cast<Port>(port)), " is described twice"));
+    seen |= bit;
+  }
+  const char* domain = known.gate_domain;
+  if (domain != nullptr && std::strcmp(domain, "log") != 0 && std::strcmp(domain, "linear") != 0) {
+    throw RuleError(Rule::kGateDomain, Status::kInvalidValue,
+                    cat(op, ": gate_domain must be 'log' or 'linear', got '", domain, "'"));
+  }
+  return detail::problem_of(known);
+}
+
+dw_tensor to_c(Port port, const TensorDesc& tensor) {
+  dw_tensor c{};
+  c.port = index(port);
+  c.dtype = static_cast<std::int32_t>(tensor.dtype);
+  c.device_type = static_cast<std::int32_t>(tensor.device.type);
+  c.device_index = tensor.device.index;
+  c.ndim = tensor.rank;
+  std::copy(tensor.shape.begin(), tensor.shape.end(), c.shape);
+  std::copy(tensor.stride.begin(), tensor.stride.end(), c.stride);
+  return c;
+}
+
+void write(const Problem& from, dw_problem& to) {
+  dw_problem written = *detail::CProblem(from).get();
+  written.plan_name = from.plan_name.empty() ? "" : permanent_plan_name(from.op, from.plan_name);
+  written.tensors = nullptr;
+  written.tensor_count = 0;
+  written.struct_size = to.struct_size;
+  std::memcpy(&to, &written, std::min(to.struct_size, sizeof written));
+}
+
+}  // namespace deltaworks

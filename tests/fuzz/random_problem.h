@@ -1,0 +1,15 @@
+// Random problems that are valid: sizes, dtypes, options and strides of every kind.
+#pragma once
+
+#include "deltaworks/problem.h"
+#include "random.h"
+
+namespace deltaworks::fuzz {
+
+// Small. One in twenty uses what no engine has yet (state pools, overwriting, checkpoints).
+Problem random_problem(Random& random);
+
+// Whether the operator writes the tensor.
+bool is_written(Port port);
+
+}  // namespace deltaworks::fuzz

@@ -1,0 +1,163 @@
+"""deltaworks verify and bench: they must be able to fail, and to measure."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from deltaworks import Problem
+from deltaworks.cli import bench_overhead, main, verify
+from deltaworks.testing import bounds
+
+SMALL = "gdn:fwd:bf16:N2T40H2K16V8:l2norm:final"
+BACKWARD = "gdn:bwd:fp32:N2T40H2K16V8:l2norm:final"
+ONLY_REFERENCE = "gdn:fwd:fp64:N1T8H1K4V4"
+
+
+def printed(capsys, *arguments, code=0):
+    assert main([*arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_default_list(capsys):
+    start = time.monotonic()
+    record = printed(capsys, "verify")
+    assert time.monotonic() - start < 10
+    assert record["ok"] and len(record["problems"]) == len(verify.PROBLEMS) == 20
+    rows = [
+        row
+        for problem in record["problems"]
+        for plan in problem["plans"]
+        for row in plan["tensors"]
+    ]
+    assert {plan["plan"] for problem in record["problems"] for plan in problem["plans"]} == {
+        "gdn_cpu"
+    }
+    assert all(row["ok"] and not row["tiny"] and row["error"] <= row["bound"] for row in rows)
+    # two engines that round differently, not one compared with itself
+    assert sum(row["error"] > 0 for row in rows) > len(rows) / 2
+
+
+def test_the_default_list_covers_what_there_is():
+    problems = [Problem(text) for text in verify.PROBLEMS]
+    assert len(set(problems)) == len(problems)
+    for pass_ in ("forward", "backward"):
+        some = [problem for problem in problems if problem.pass_ == pass_]
+        assert {p.tensors["q"].dtype for p in some} == {"float32", "bfloat16", "float16"}
+        assert {p.tensors["g"].dtype for p in some} == {"float32", "bfloat16", "float16"}
+        assert {p.gate_domain for p in some} == {"log", "linear"}
+        assert {p.dims.HV // p.dims.H for p in some} >= {0, 1, 2}
+        flags = 0
+        for problem in some:
+            flags |= problem.flags
+        assert flags & 0b1111 == 0b1111  # norm, sigmoid, doubled, safe gate
+        assert {name for p in some for name in p.inputs} >= {"a_log", "dt_bias", "initial_state"}
+
+
+def test_a_bound_that_is_too_tight_fails(capsys, monkeypatch):
+    assert main(["verify", SMALL, BACKWARD]) == 0
+    monkeypatch.setitem(bounds.BACKWARD, "float32", 1e-9)
+    monkeypatch.setattr(bounds, "LOOP", 0.0)
+    capsys.readouterr()
+    assert main(["verify", SMALL, BACKWARD]) == 1
+    text = capsys.readouterr().out
+    assert "OUT OF BOUNDS" in text and "FAILED: 1 of 2" in text
+    record = printed(capsys, "verify", SMALL, BACKWARD, code=1)
+    assert [problem["ok"] for problem in record["problems"]] == [True, False]
+
+
+@pytest.mark.parametrize("tensor", ["o", "final_state"])
+def test_a_wrong_output_fails(capsys, monkeypatch, tensor):
+    def wrong(problem, inputs, plan_name):
+        outputs = right(problem, inputs, plan_name)
+        outputs[tensor][-1, 0] = 0
+        return outputs
+
+    right = verify.run_problem
+    monkeypatch.setattr(verify, "run_problem", wrong)
+    [problem] = printed(capsys, "verify", SMALL, code=1)["problems"]
+    [plan] = problem["plans"]
+    assert [row["tensor"] for row in plan["tensors"] if not row["ok"]] == [tensor]
+
+
+def test_an_output_that_is_not_finite_fails(capsys, monkeypatch):
+    def wrong(problem, inputs, plan_name):
+        outputs = right(problem, inputs, plan_name)
+        outputs["o"][3, 0, 0] = np.inf
+        return outputs
+
+    right = verify.run_problem
+    monkeypatch.setattr(verify, "run_problem", wrong)
+    [problem] = printed(capsys, "verify", SMALL, code=1)["problems"]
+    assert problem["plans"][0]["tensors"][0]["error"] is None
+
+
+def test_what_only_the_reference_takes(capsys):
+    assert main(["verify", ONLY_REFERENCE]) == 1
+    text = capsys.readouterr().out
+    assert "declined: q k v must be float32, bfloat16 or float16, got float64" in text
+    assert "FAILED: 1 of 1" in text
+    record = printed(capsys, "verify", ONLY_REFERENCE, SMALL, "--allow-declined")
+    [declined], [compared] = (problem["plans"] for problem in record["problems"])
+    assert declined["tensors"] == [] and "float64" in declined["declined"][0]
+    assert compared["declined"] == [] and compared["tensors"]
+
+
+def test_what_not_even_the_reference_takes(capsys):
+    assert main(["verify", "gdn:fwd:fp32:N1T8H1K4V4:state:overwrite"]) == 2
+    assert "gdn_reference: overwrite_initial_state must be false" in capsys.readouterr().err
+
+
+def test_a_pinned_plan(capsys):
+    record = printed(capsys, "verify", SMALL + ":plan=gdn_cpu")
+    assert record["problems"][0]["plans"][0]["plan"] == "gdn_cpu"
+    record = printed(capsys, "verify", SMALL + ":plan=gdn_reference", code=1)
+    assert record["problems"][0]["plans"] == []
+    assert main(["verify", SMALL + ":plan=gdn_reference"]) == 1
+    assert "no engine but the reference" in capsys.readouterr().out
+
+
+def test_the_seed_changes_the_data(capsys):
+    errors = [
+        printed(capsys, "verify", BACKWARD, "--seed", seed)["problems"][0]["plans"][0]["tensors"]
+        for seed in ("0", "0", "1")
+    ]
+    assert errors[0] == errors[1] != errors[2]
+
+
+def test_bench_cpu(capsys):
+    problems = ["gdn:fwd:fp32:N1T32H2K16V16", "gdn:bwd:fp32:N1T32H2K16V16"]
+    record = printed(capsys, "bench", "cpu", *problems, "--rounds", "3", "--threads", "1")
+    assert record["rounds"] == 3 and record["lanes"] >= 4
+    for row, problem in zip(record["problems"], problems, strict=True):
+        assert row["problem"] == problem + ":threads=1" and row["plan"] == "gdn_cpu"
+        assert "1 thread" in row["configuration"]
+        assert len(row["seconds"]) == 3 and row["spread"] >= 0
+        assert row["us_per_call"] == pytest.approx(1e6 * sorted(row["seconds"])[1])
+        assert row["us_per_token_head"] == pytest.approx(row["us_per_call"] / 64)
+        assert row["tokens_per_second"] == pytest.approx(32e6 / row["us_per_call"])
+    assert main(["bench", "cpu", problems[0], "--rounds", "1"]) == 0
+    text = capsys.readouterr().out
+    assert problems[0] in text and "tokens/s" in text and "fp32 lanes" in text
+
+
+def test_bench_overhead(capsys):
+    record = printed(capsys, "bench", "overhead", "--rounds", "3")
+    rows = {row["call"]: row for row in record["overhead"]}
+    assert [row["target_us"] for row in rows.values()] == [2, None, 10, 20, None]
+    assert 0 < rows["built plan"]["overhead_us"] < rows["NumPy operator"]["overhead_us"]
+    for row in rows.values():
+        met = None if row["target_us"] is None else row["overhead_us"] <= row["target_us"]
+        assert row["met"] is met
+    kernels = record["kernel_us"]
+    assert 0 < kernels["forward"] < kernels["forward_and_backward"]
+    assert main(["bench", "overhead", "--rounds", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "PyTorch operator, forward and backward" in text and "for information" in text
+
+
+def test_bench_overhead_without_torch(capsys, monkeypatch):
+    monkeypatch.setattr(bench_overhead.importlib.util, "find_spec", lambda name: None)
+    record = printed(capsys, "bench", "overhead", "--rounds", "1")
+    assert [row["call"] for row in record["overhead"]] == ["built plan", "NumPy operator"]

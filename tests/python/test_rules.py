@@ -1,0 +1,197 @@
+"""The same invalid call gives the same exception and text in every language.
+
+The table is that of the C++ tests (tests/cpp/problem_rows.cc), printed as JSON by deltaworks_rows;
+there it runs through the C++ and the C interface, here through NumPy and PyTorch. A rule that has
+no row, or none that a Python call can break, fails the test unless it is listed as one of the
+binding's own.
+"""
+
+import functools
+import json
+import subprocess
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import deltaworks as dw
+from deltaworks import _library
+from deltaworks.numpy import gated_delta_net as numpy_forward
+from deltaworks.numpy import gated_delta_net_backward as numpy_backward
+from deltaworks.ops import gated_delta_net as torch_forward
+from test_dlpack_capsules import produce
+
+BUILD = Path(__file__).parents[2] / "build" / "dev-cpu"
+KINDS = {1: ValueError, 2: TypeError, 3: dw.NotSupportedError}
+OUTPUTS = {"o", "final_state", "dq", "dk", "dv", "dg", "dbeta", "da_log", "ddt_bias"}
+OUTPUTS.add("d_initial_state")
+# A Python call cannot break these: it must name every required tensor, and outputs are described
+# and allocated by the binding.
+BINDINGS_OWN = {
+    "missing",
+    "pass",
+    "gradient_of_absent",
+    "gradient_dtype",
+    "zero_stride",
+    "final_state_missing",
+    "final_state_unasked",
+    "memory",
+}
+CUDA, METAL = 2, 8  # DLPack's numbers of devices
+AUTOGRAD = {"pool_excludes_autograd", "overwrite_excludes_autograd"}  # there is none in NumPy
+
+
+@functools.cache
+def table():
+    program = BUILD / "tests" / "cpp" / "deltaworks_rows"
+    return json.loads(subprocess.run([program], capture_output=True, check=True, text=True).stdout)
+
+
+def rows():
+    """Rows about what a Python call passes."""
+    for row in table()["rows"]:
+        subject = row["text"].removeprefix("gated_delta_net: ").split(" ")[0]
+        if row["rule"] not in BINDINGS_OWN and subject not in OUTPUTS:
+            yield row
+
+
+def numpy_rows():
+    return [row for row in rows() if row["rule"] not in AUTOGRAD]
+
+
+def torch_rows():
+    """Only the forward's arguments are a user's, and of devices without memory meta is at hand."""
+    return [
+        row
+        for row in rows()
+        if row["pass"] == "forward"
+        and not any(x["device"].startswith("cuda") for x in row["problem"]["tensors"].values())
+    ]
+
+
+def label(row):
+    return f"{row['rule']}-{row['pass']}-{row['text'].removeprefix('gated_delta_net: ')}"
+
+
+def by_row(of):
+    return pytest.mark.parametrize("row", of(), ids=label)
+
+
+KEPT = []  # producers: their capsules call into them when they are freed
+
+
+def on_device(array, device):
+    """A DLPack tensor that claims to lie on a device; rejected, its memory is not read."""
+    code, bits = {"bfloat16": (4, 16), "int64": (0, 64)}.get(array.dtype.name, (2, 32))
+    kind, _, index = device.partition(":")
+    place = (CUDA if kind == "cuda" else METAL, int(index or 0))
+    KEPT.append(produce(array, code, bits, device=place))
+    return KEPT[-1]
+
+
+def numpy_dtype(name):
+    names = {"bfloat16": ml_dtypes.bfloat16, "an unsupported dtype": np.uint16}
+    return np.dtype(names.get(name, name))
+
+
+def numpy_array(described, values):
+    shape, stride = described["shape"], described["stride"]
+    dtype = numpy_dtype(described["dtype"])
+    count = 1 + sum(max(n - 1, 0) * s for n, s in zip(shape, stride, strict=True))
+    memory = np.zeros(max(count, 1), dtype)
+    if values:
+        memory[: len(values)] = values
+    return np.lib.stride_tricks.as_strided(memory, shape, [s * dtype.itemsize for s in stride])
+
+
+def torch_tensor(described, values):
+    names = {"an unsupported dtype": torch.uint16}
+    dtype = names.get(described["dtype"]) or getattr(torch, described["dtype"])
+    device = "cpu" if described["device"] == "cpu" else "meta"
+    tensor = torch.zeros(described["shape"], dtype=dtype, device=device)
+    tensor = tensor.as_strided(described["shape"], described["stride"])
+    if values:
+        tensor.copy_(torch.tensor(values))
+    return tensor
+
+
+def arguments(row, make):
+    """Tensors and options of the row's call; cu_seqlens holds the row's offsets, or valid ones."""
+    tensors, options = row["problem"]["tensors"], dict(row["problem"]["options"])
+    given = {}
+    for name, described in tensors.items():
+        if name in OUTPUTS:
+            continue
+        values = None
+        if name == "cu_seqlens" and described["shape"] == [3]:
+            values = row["offsets"] or [0, 5, 12]
+        given[name] = make(described, values)
+    options["gate_domain"] = row["gate_domain"] or options["gate_domain"]
+    options["scale"] = None if options["scale"] is None else float(options["scale"])
+    return given, options
+
+
+def check(error, row):
+    assert type(error) is KINDS[row["status"]], error
+    assert str(error) == row["text"]
+    assert _library.last_rule() == row["rule"]
+
+
+@by_row(numpy_rows)
+def test_numpy_raises_what_the_table_says(row):
+    given, options = arguments(row, numpy_array)
+    for name, described in row["problem"]["tensors"].items():
+        if name in given and described["device"] != "cpu":
+            given[name] = on_device(given[name], described["device"])
+    options.pop("requires_gradient")
+    if options["checkpoint_dtype"] is not None:
+        options["checkpoint_dtype"] = numpy_dtype(options["checkpoint_dtype"])
+    call = numpy_forward
+    if row["pass"] == "backward":
+        call = numpy_backward
+        options.pop("output_final_state")
+        given.setdefault("dO", None)
+    with pytest.raises(Exception) as info:
+        call(**given, **options)
+    check(info.value, row)
+
+
+@by_row(torch_rows)
+def test_torch_raises_what_the_table_says(row):
+    given, options = arguments(row, torch_tensor)
+    if options["checkpoint_dtype"] is not None:
+        options["checkpoint_dtype"] = getattr(torch, options["checkpoint_dtype"])
+    if options.pop("requires_gradient"):
+        given["g"].requires_grad_()
+    with pytest.raises(Exception) as info:
+        torch_forward(**given, **options)
+    check(info.value, row)
+
+
+def test_every_rule_has_a_row_in_every_language():
+    known = set(table()["rules"])
+    assert {row["rule"] for row in table()["rows"]} == known
+    assert {row["rule"] for row in numpy_rows()} == known - BINDINGS_OWN - AUTOGRAD
+    # Gradients of states flow in through autograd, which judges them.
+    assert {row["rule"] for row in torch_rows()} == known - BINDINGS_OWN - {"states_alike"}
+
+
+def test_the_valid_calls_are_valid():
+    """The rows differ from them by what the row says."""
+    valid = table()["valid"]
+    for row in [{"problem": valid["forward"], "offsets": [], "gate_domain": None}]:
+        given, options = arguments(row, torch_tensor)
+        options.pop("requires_gradient")
+        o, final_state = torch_forward(**given, **options)
+        assert o.shape == (12, 4, 8) and final_state.shape == (2, 4, 8, 16)
+        given, options = arguments(row, numpy_array)
+        options.pop("requires_gradient")
+        o, final_state = numpy_forward(**given, **options)
+        assert o.shape == (12, 4, 8) and final_state.shape == (2, 4, 8, 16)
+    row = {"problem": valid["backward"], "offsets": [], "gate_domain": None}
+    given, options = arguments(row, numpy_array)
+    for name in ("requires_gradient", "output_final_state"):
+        options.pop(name)
+    assert all(x is not None for x in numpy_backward(**given, **options))

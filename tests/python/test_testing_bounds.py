@@ -1,0 +1,218 @@
+"""deltaworks.testing.bounds and its token loop, against the tests' own tolerances and oracle."""
+
+import types
+
+import numpy as np
+import pytest
+import torch
+
+import bounds as torch_bounds
+import oracle
+from deltaworks import Problem, _library
+from deltaworks.cli.verify import PROBLEMS
+from deltaworks.testing import bounds, compare, make_inputs, run_problem
+from deltaworks.testing.loop import token_loop
+
+# Names of gradients there are those of their inputs.
+INPUT_OF = {
+    "dq": "q",
+    "dk": "k",
+    "dv": "v",
+    "dg": "g",
+    "dbeta": "beta",
+    "da_log": "a_log",
+    "ddt_bias": "dt_bias",
+    "d_initial_state": "initial_state",
+}
+CONSTANTS = (
+    "GATE_SUM LOOP MAXIMUM NOT_TINY SMALL_GROUP SMALL_FLOOR GATE_FLOOR UNDERFLOW OUTPUTS".split()
+)
+BACKWARD_FP32 = "gdn:bwd:fp32:N3T70H2HV4K33V17:l2norm:safe:a_log:dt_bias:state:final"
+
+
+def to_torch(array):
+    if array.dtype.kind == "i":
+        return torch.from_numpy(np.ascontiguousarray(array))
+    wide = torch.from_numpy(array.astype(np.float64))
+    return wide.to(getattr(torch, str(array.dtype)))
+
+
+def named(table):
+    return {str(dtype).removeprefix("torch."): value for dtype, value in table.items()}
+
+
+def test_the_tables_agree():
+    for name in CONSTANTS:
+        assert getattr(bounds, name) == getattr(torch_bounds, name), name
+    for name in ("FORWARD", "BACKWARD", "VANISHED"):
+        assert getattr(bounds, name) == named(getattr(torch_bounds, name)), name
+    assert tuple(INPUT_OF.get(name, name) for name in bounds.STATES) == torch_bounds.STATES
+    assert tuple(INPUT_OF[name] for name in bounds.PARAMETERS) == torch_bounds.PARAMETERS
+
+
+def test_the_bounds_agree():
+    for io in torch_bounds.FORWARD:
+        for dtype in torch_bounds.FORWARD:
+            for name in ("o", "final_state", *INPUT_OF):
+                expected = torch_bounds.bound(INPUT_OF.get(name, name), io, dtype)
+                got = bounds.bound(name, *(str(x).removeprefix("torch.") for x in (io, dtype)))
+                assert got == expected, (name, io, dtype)
+
+
+@pytest.mark.parametrize("text", [*PROBLEMS, BACKWARD_FP32])
+def test_the_token_loop_is_the_oracles(text):
+    problem = Problem(text)
+    inputs = make_inputs(problem, seed=5)
+    got = token_loop(problem, inputs, np.float64)
+    tensors = {name: to_torch(array) for name, array in inputs.items()}
+    flows = tensors.pop("dO", None), tensors.pop("d_final_state", None)
+    flags = problem.flags
+    options = dict(
+        scale=problem.scale,
+        use_qk_l2norm_in_kernel=bool(flags & _library.L2NORM),
+        use_beta_sigmoid_in_kernel=bool(flags & _library.BETA_SIGMOID),
+        allow_neg_eigval=bool(flags & _library.ALLOW_NEG_EIGVAL),
+        safe_gate=bool(flags & _library.SAFE_GATE),
+        gate_domain=problem.gate_domain,
+    )
+    expected = oracle.run(tensors, options, *flows)
+    assert got.keys() == problem.outputs.keys()
+    for name, value in got.items():
+        assert value.dtype == np.float64 and value.shape == problem.outputs[name].shape
+        reference = expected[INPUT_OF.get(name, name)].numpy()
+        scale = np.sqrt(np.square(reference).mean())
+        assert scale > 1e-4, name
+        assert np.abs(value - reference).max() < 1e-10 * scale, name
+
+
+def test_the_token_loop_works_in_fp32():
+    problem = Problem(BACKWARD_FP32)
+    inputs = make_inputs(problem)
+    narrow, wide = token_loop(problem, inputs), token_loop(problem, inputs, np.float64)
+    for name, value in narrow.items():
+        assert value.dtype == np.float32
+        error = np.sqrt(np.square(value - wide[name]).mean() / np.square(wide[name]).mean())
+        assert 1e-8 < error < 1e-5, name
+
+
+def judged_by_torch(problem, inputs, got, reference, loop):
+    """Whether tests/python/bounds.py accepts a tensor, by name."""
+    results = [
+        {INPUT_OF.get(name, name): to_torch(array) for name, array in arrays.items()}
+        for arrays in (got, reference, loop)
+    ]
+    results[1] = {name: tensor.double() for name, tensor in results[1].items()}
+    described = types.SimpleNamespace(
+        inputs={name: to_torch(array) for name, array in inputs.items()}, may_vanish=set()
+    )
+    verdicts = {}
+    for name in got:
+        port = INPUT_OF.get(name, name)
+        try:
+            torch_bounds.assert_tensor_close(
+                described, port, results[0][port], results[1], results[2]
+            )
+            verdicts[name] = True
+        except AssertionError:
+            verdicts[name] = False
+    return verdicts
+
+
+def everywhere(part):
+    def spoil(x, rng):
+        noise = rng.standard_normal(x.shape)
+        return x + part * noise * np.sqrt(np.square(x.astype(np.float64)).mean())
+
+    return spoil
+
+
+def one_place(part):
+    def spoil(x, rng):
+        x = x.astype(np.float64)
+        x[tuple(rng.integers(0, size) for size in x.shape)] += part * np.sqrt(np.square(x).mean())
+        return x
+
+    return spoil
+
+
+def one_head(part):
+    def spoil(x, rng):
+        x = x.astype(np.float64)
+        if x.ndim > 1:
+            x[:, -1] *= 1 + part
+        return x
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BACKWARD_FP32,
+        "gdn:fwd:fp32:N2T40H2K16V8:l2norm:final",
+        "gdn:fwd:bf16:N3T70H2HV4K33V17:l2norm:state:final",
+        "gdn:bwd:bf16:N2T50H2K16V8:l2norm:safe:a_log:dt_bias=bf16:g=bf16:state=bf16:final",
+        "gdn:bwd:fp16:N2T50H4HK1HV1K16V8:sigmoid",
+    ],
+)
+@pytest.mark.parametrize("spoil", [everywhere, one_place, one_head])
+def test_both_judges_say_the_same(text, spoil):
+    problem = Problem(text)
+    inputs = make_inputs(problem)
+    reference = run_problem(problem, inputs, "gdn_reference")
+    loop = token_loop(problem, inputs)
+    rng = np.random.default_rng(0)
+    seen = set()
+    for part in (0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 30):
+        got = {
+            name: spoil(part)(array, rng).astype(array.dtype) for name, array in reference.items()
+        }
+        rows = {row.tensor: row.ok for row in compare(problem, inputs, got)}
+        assert rows == judged_by_torch(problem, inputs, got, reference, loop), part
+        seen.update(rows.values())
+    assert seen == {True, False}
+
+
+def test_rows_hold_the_errors():
+    problem = Problem("gdn:fwd:bf16:N2T40H2K16V8:l2norm")
+    inputs = make_inputs(problem)
+    got = run_problem(problem, inputs)
+    [row] = compare(problem, inputs, got)
+    assert row.tensor == "o" and row.ok and not row.tiny and row.bound == 1e-2
+    got["o"] = (got["o"] * np.float32(1.5)).astype(got["o"].dtype)
+    [row] = compare(problem, inputs, got)
+    assert not row.ok and row.error == pytest.approx(0.5, rel=0.02)
+    assert 45 < row.worst < 60
+    got["o"][3, 1, 2] = np.nan
+    [row] = compare(problem, inputs, got)
+    assert not row.ok and np.isnan(row.error)
+
+
+def test_one_wrong_token_among_thousands_is_out_of_bounds():
+    problem = Problem("gdn:fwd:bf16:N1T3000H1K8V8:l2norm")
+    inputs = make_inputs(problem)
+    got = run_problem(problem, inputs)
+    assert compare(problem, inputs, got)[0].ok
+    got["o"][1000] = got["o"][1001]
+    [row] = compare(problem, inputs, got)
+    assert not row.ok
+
+
+def test_nothing_is_tested_where_the_reference_is_zero():
+    problem = Problem("gdn:bwd:fp32:N1T4H1K8V8:-dO")
+    inputs = make_inputs(problem)
+    got = run_problem(problem, inputs)
+    assert all(row.tiny and row.ok for row in compare(problem, inputs, got))
+    got["dv"][2, 0, 3] = 1e-12
+    wrong = {row.tensor for row in compare(problem, inputs, got) if not row.ok}
+    assert wrong == {"dv"}
+
+
+@pytest.mark.parametrize("text", ["N0T0H1K8V8", "N2T0H1K8V8:final", "N1T3H0K8V8", "N0T5H2K8V8"])
+@pytest.mark.parametrize("pass_", ["fwd", "bwd"])
+def test_empty_problems(pass_, text):
+    problem = Problem(f"gdn:{pass_}:fp32:{text}")
+    inputs = make_inputs(problem)
+    rows = compare(problem, inputs, run_problem(problem, inputs))
+    assert [row.tensor for row in rows] == list(problem.outputs)
+    assert all(row.ok and row.tiny for row in rows)
