@@ -42,3 +42,11 @@ def imported_thread_locals(library: Path) -> set[str]:
     """Thread-local variables that a library takes from another."""
     rows = (line.split() for line in _output("readelf", "--dyn-syms", "-W", library).splitlines())
     return {row[7] for row in rows if len(row) > 7 and row[3] == "TLS" and row[6] == "UND"}
+
+
+def thread_local_bytes(library: Path) -> int:
+    """Bytes of thread-local variables that a library has of its own."""
+    segments = re.findall(
+        r"^ +TLS +(?:0x\w+ +){4}(0x\w+)", _output("readelf", "-lW", library), re.M
+    )
+    return sum(int(size, 16) for size in segments)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools import docs
 from tools.build import ROOT, Failed, build, prefix, run
 from tools.checks import CHECKS
 
@@ -89,12 +90,19 @@ def run_checks() -> Count:
     return count
 
 
+def run_docs() -> Count:
+    docs.run()
+    return Count(passed=1)
+
+
 def build_and_test(preset: str) -> Count:
     build(preset)
     return run_ctest(preset)
 
 
 def stages(full: bool) -> dict[str, Callable[[], Count]]:
+    from tools import fuzz, install_tests, wheel_tests  # they count with this module
+
     chosen = {
         "C++ tests": lambda: run_ctest("dev-cpu"),
         "Python tests": lambda: run_pytest("python", "tests/python"),
@@ -103,6 +111,10 @@ def stages(full: bool) -> dict[str, Callable[[], Count]]:
         "C++ tests, address sanitizer": lambda: build_and_test("asan"),
         "C++ tests, thread sanitizer": lambda: build_and_test("tsan"),
         "C++ tests, no reference engine": lambda: build_and_test("no-reference"),
+        "documentation": run_docs,
+        "fuzzing": fuzz.fuzz,
+        "installed library": install_tests.install_tests,
+        "wheel": wheel_tests.wheel_tests,
     }
     if full:
         chosen["Python tests, full"] = lambda: run_pytest("python-full", "tests/python", "-m=full")

@@ -83,6 +83,12 @@ def test_thread_locals_of_another_library(tmp_path):
         check_needed(library)
 
 
+def test_too_many_thread_locals(tmp_path):
+    library = compile_library(tmp_path, "thread_local char buffer[1000];")
+    with pytest.raises(Failed, match="at most 128 bytes, got 1000"):
+        check_needed(library)
+
+
 def test_exported_symbols(tmp_path):
     library = compile_library(tmp_path, "void visible() {}")
     with pytest.raises(Failed, match="exported symbols: .*'_Z7visiblev'"):

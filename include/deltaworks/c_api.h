@@ -17,8 +17,9 @@
  *   dw_plan_release(plan);
  *
  * Every function may be called from any thread. Functions that can fail return a status; the text
- * of the last failure on the calling thread is kept for dw_last_error. Structs begin with their
- * size and grow at their end; enumerations grow at their end. Zero is the default of every field.
+ * of the last failure on the calling thread is kept for dw_last_error. dw_problem begins with its
+ * size and grows at its end, as enumerations do; the other structs keep their layout. Zero is the
+ * default of every field.
  */
 #ifndef DELTAWORKS_C_API_H_
 #define DELTAWORKS_C_API_H_
@@ -114,6 +115,7 @@ typedef struct dw_tensor {
   int64_t stride[4];
 } dw_tensor;
 
+/* One operator call without its data. */
 typedef struct dw_problem {
   size_t struct_size; /* sizeof(dw_problem) of the caller */
   int32_t op;
@@ -130,7 +132,8 @@ typedef struct dw_problem {
   int32_t reserved;         /* 0 */
 } dw_problem;
 
-typedef struct dw_dims { /* the sizes that a valid problem's tensors agree on */
+/* The sizes that a valid problem's tensors agree on. */
+typedef struct dw_dims {
   int64_t T, N, K, V, H, HK, HV, HO;
 } dw_dims;
 
@@ -147,8 +150,8 @@ DW_API dw_status dw_check(const dw_problem* problem);
 DW_API dw_status dw_describe_outputs(const dw_problem* problem, uint64_t wanted, dw_tensor* outputs,
                                      size_t capacity, size_t* count);
 /* Reads a problem string such as "gdn:fwd:bf16:N4T8192H16HV32K128V128:l2norm" (docs/problems.md).
- * Fills `problem` and the array `tensors` that it then points to (DW_PORT_COUNT are enough). The
- * strings in it live as long as the process. */
+ * Fills `problem`, whose struct_size is set before, and the array `tensors` that it then points to
+ * (DW_PORT_COUNT are enough). The strings in it live as long as the process. */
 DW_API dw_status dw_problem_parse(const char* text, dw_problem* problem, dw_tensor* tensors,
                                   size_t capacity);
 /* Prints a valid problem as the shortest such string. Writes at most `size` bytes with the closing
@@ -156,21 +159,28 @@ DW_API dw_status dw_problem_parse(const char* text, dw_problem* problem, dw_tens
 DW_API dw_status dw_problem_format(const dw_problem* problem, char* text, size_t size,
                                    size_t* needed);
 
-/* Every engine's verdict on a valid problem, in the order they are asked. */
 typedef struct dw_verdicts dw_verdicts;
+/* Every engine's verdict on a valid problem, in the order they are asked. Release them with
+ * dw_verdicts_release; the strings live as long as they. */
 DW_API dw_status dw_explain(const dw_problem* problem, dw_verdicts** verdicts);
+/* NULL is allowed. */
 DW_API void dw_verdicts_release(dw_verdicts* verdicts);
+/* Number of engines. */
 DW_API size_t dw_verdicts_count(const dw_verdicts* verdicts);
+/* Name of the plan that pins the engine: "gdn_cpu". */
 DW_API const char* dw_verdict_plan(const dw_verdicts* verdicts, size_t engine);
 /* Unmet conditions, each with what was found; none: the engine accepts. */
 DW_API size_t dw_verdict_reason_count(const dw_verdicts* verdicts, size_t engine);
+/* One of them, such as "q k v must be float64, got float32". */
 DW_API const char* dw_verdict_reason(const dw_verdicts* verdicts, size_t engine, size_t reason);
 /* The engine's whole support column, met or not. */
 DW_API size_t dw_verdict_condition_count(const dw_verdicts* verdicts, size_t engine);
+/* One of its conditions, such as "q k v must be float64". */
 DW_API const char* dw_verdict_condition(const dw_verdicts* verdicts, size_t engine,
                                         size_t condition);
 /* Of an engine that accepts; 0 and "" of one that does not. */
 DW_API size_t dw_verdict_workspace_bytes(const dw_verdicts* verdicts, size_t engine);
+/* How it would run the problem, for people: "AVX2, 2 threads, ...". */
 DW_API const char* dw_verdict_configuration(const dw_verdicts* verdicts, size_t engine);
 
 /* Plans. */
@@ -178,9 +188,11 @@ typedef struct dw_plan dw_plan;
 /* The plan for a problem: of the pinned engine, of the one that DELTAWORKS_ENGINE names, or of the
  * first that accepts. Kept in a cache; release it with dw_plan_release. */
 DW_API dw_status dw_plan_find(const dw_problem* problem, dw_plan** plan);
+/* NULL is allowed. */
 DW_API void dw_plan_release(dw_plan* plan);
 DW_API const char* dw_plan_name(const dw_plan* plan);          /* "gdn_cpu" */
 DW_API const char* dw_plan_configuration(const dw_plan* plan); /* "AVX2, 2 threads, ..." */
+/* What an execution needs; may be 0. */
 DW_API size_t dw_plan_workspace_bytes(const dw_plan* plan);
 /* Runs the plan on the base pointers of its tensors, by port; `count` is the length of the array.
  * `workspace` holds dw_plan_workspace_bytes() of any content and alignment; one execution at a time
@@ -201,8 +213,9 @@ DW_API const char* dw_last_error(void);
 /* Name of the rule that the last failure on this thread broke ("key_heads"), "" for a failure that
  * no rule of the operators is about. */
 DW_API const char* dw_last_rule(void);
-/* Name of the plan that executed last on this thread, "" before the first, and its workspace. */
+/* Name of the plan that executed last on this thread, "" before the first. */
 DW_API const char* dw_last_plan(void);
+/* Bytes of workspace of that plan. */
 DW_API size_t dw_last_workspace_bytes(void);
 
 /* What is there. */

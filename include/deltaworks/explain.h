@@ -15,6 +15,7 @@
 
 namespace deltaworks {
 
+// What one engine says of a problem.
 struct Verdict {
   std::string plan_name;                // pins the engine
   std::vector<std::string> reasons;     // unmet conditions, each with what was found

@@ -88,6 +88,7 @@ inline void gated_delta_net_forward(const GatedDeltaNetForward& call, Workspace&
   const Plan plan = find_plan(call.problem());
   plan.execute(call.pack(), workspace.reserve(plan.workspace_bytes()), stream);
 }
+// As gated_delta_net_forward.
 inline void gated_delta_net_backward(const GatedDeltaNetBackward& call, Workspace& workspace,
                                      void* stream = nullptr) {
   const Plan plan = find_plan(call.problem());

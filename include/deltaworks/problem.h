@@ -50,6 +50,7 @@ enum class Port : std::int32_t {
 };
 inline constexpr int kPortCount = static_cast<int>(Port::kDInitialState) + 1;
 
+// Place of a port in the arrays of Problem and Pack.
 constexpr int index(Port port) { return static_cast<int>(port); }
 
 // "q", "a_log", "dO", ... as in the Python signatures.
@@ -97,6 +98,7 @@ struct Options {
   bool operator==(const Options&) const = default;
 };
 
+// One operator call without its data. Problems are equal if every field is.
 struct Problem {
   Op op = Op::kGatedDeltaNet;
   Pass pass = Pass::kForward;

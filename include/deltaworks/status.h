@@ -22,6 +22,7 @@ enum class Status : std::int32_t {
   kInternal = 4,      // a defect of the library or of the machine (Python: RuntimeError)
 };
 
+// What every function of the C++ headers throws.
 class Error : public std::runtime_error {
  public:
   Error(Status status, const std::string& text) : std::runtime_error(text), status_(status) {}

@@ -66,6 +66,7 @@ constexpr const char* name(DeviceType type) {
   return type == DeviceType::kCpu ? "cpu" : type == DeviceType::kCuda ? "cuda" : "another device";
 }
 
+// Where memory lies; the CPU has index 0.
 struct Device {
   DeviceType type = DeviceType::kCpu;
   std::int32_t index = 0;

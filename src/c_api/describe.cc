@@ -21,32 +21,34 @@ static_assert(DW_OTHER == static_cast<int>(DType::kOther));
 // caller, and what a newer caller has past the struct known here is not looked at.
 constexpr std::size_t kFirstVersion = offsetof(dw_problem, reserved) + sizeof(std::int32_t);
 
-void require(bool met, const std::string& text) {
-  if (!met) throw Error(Status::kInvalidValue, "dw_problem: " + text);
+// On the way of every call: the text is made only where it is needed.
+template <class... Parts>
+void require(bool met, const Parts&... parts) {
+  if (!met) throw Error(Status::kInvalidValue, cat("dw_problem: ", parts...));
 }
 
 }  // namespace
 
 Problem read(const dw_problem& problem) {
   const std::size_t size = problem.struct_size;
-  require(size >= kFirstVersion,
-          cat("struct_size must be sizeof(dw_problem) = ", sizeof(dw_problem), ", got ", size));
+  require(size >= kFirstVersion, "struct_size must be sizeof(dw_problem) = ", sizeof(dw_problem),
+          ", got ", size);
   dw_problem known{};
   std::memcpy(&known, &problem, std::min(size, sizeof known));
 
-  require(known.op == DW_GATED_DELTA_NET, cat("unknown operation ", known.op));
+  require(known.op == DW_GATED_DELTA_NET, "unknown operation ", known.op);
   const char* op = op_name(static_cast<Op>(known.op));
-  require(known.pass == DW_FORWARD || known.pass == DW_BACKWARD,
-          cat("pass must be 0 or 1, got ", known.pass));
+  require(known.pass == DW_FORWARD || known.pass == DW_BACKWARD, "pass must be 0 or 1, got ",
+          known.pass);
   require(known.tensors != nullptr || known.tensor_count == 0, "tensors is a null pointer");
-  require(known.tensor_count <= DW_PORT_COUNT,
-          cat("tensor_count must be at most ", kPortCount, ", got ", known.tensor_count));
+  require(known.tensor_count <= DW_PORT_COUNT, "tensor_count must be at most ", kPortCount,
+          ", got ", known.tensor_count);
   std::uint64_t seen = 0;
   for (std::size_t i = 0; i < known.tensor_count; ++i) {
     const std::int32_t port = known.tensors[i].port;
-    require(port >= 0 && port < DW_PORT_COUNT, cat("unknown port ", port));
+    require(port >= 0 && port < DW_PORT_COUNT, "unknown port ", port);
     const std::uint64_t bit = std::uint64_t{1} << port;
-    require(!(seen & bit), cat(name(static_cast<Port>(port)), " is described twice"));
+    require(!(seen & bit), name(static_cast<Port>(port)), " is described twice");
     seen |= bit;
   }
   const char* domain = known.gate_domain;

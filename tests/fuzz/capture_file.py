@@ -54,6 +54,8 @@ WORDS = (
     "\ud800",
 )
 
+valid_files: list[bytes] = []
+
 
 def test_one_input(data: bytes) -> None:
     try:
@@ -138,6 +140,8 @@ def change_metadata(header: dict, chance: random.Random) -> None:
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:
     chance = random.Random(seed)
+    if chance.random() < 0.3:  # libFuzzer keeps few valid files: the others reach no other lines
+        data = chance.choice(valid_files)
     parts = split(data)
     if parts is None or chance.random() < 0.15:
         return atheris.Mutate(data, max_size)
@@ -183,7 +187,8 @@ def write_corpus(folder: Path) -> None:
         path = folder / f"call{number}"
         inputs = make_inputs(problem, seed=0)
         files.save(path, inputs, metadata)
-        for source in (path, path.read_bytes()):
+        valid_files.append(path.read_bytes())
+        for source in (path, valid_files[-1]):
             read, arrays = read_capture(source)
             assert read == problem
             assert all(arrays[name].tobytes() == inputs[name].tobytes() for name in inputs)
@@ -197,7 +202,9 @@ def main() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + ALLOWED_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    atheris.Setup(sys.argv, test_one_input, custom_mutator=mutate)
+    # Room to change the largest of the valid files; the caller's own -max_len wins.
+    arguments = [sys.argv[0], "-max_len=16384", *sys.argv[1:]]
+    atheris.Setup(arguments, test_one_input, custom_mutator=mutate)
     atheris.Fuzz()
 
 

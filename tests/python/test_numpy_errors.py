@@ -110,6 +110,12 @@ ROWS = [
         TypeError,
         "q must be .*, got an unsupported dtype",
     ),
+    (
+        "packed_uint16",
+        {"g": packed_field(G.astype(np.uint16))},
+        TypeError,
+        "g must be .*, got an unsupported dtype",
+    ),
     # elements where none can be read
     ("packed_field", {"g": packed_field(G)}, ValueError, f"g {BASE_AND_STRIDES} .4 bytes.*20, 5"),
     ("odd_base", {"q": odd_base(Q)}, ValueError, f"q {BASE_AND_STRIDES} .2 bytes.* 1 bytes past"),

@@ -11,6 +11,7 @@ from cases import Case, build
 from deltaworks import _hooks, _library
 from deltaworks.numpy import gated_delta_net, gated_delta_net_backward
 from run_op import assert_same_bits
+from test_errors import failure
 from test_numpy_kit import run, to_numpy
 from test_process import script
 
@@ -47,6 +48,16 @@ print("it runs")
 """
     result = script(blocks[0] + ending)
     assert result.stdout.split("\n")[-2:] == ["it runs", ""], result.stderr
+
+
+def test_the_errors_of_the_docs_are_raised():
+    text, names = DOCS.read_text(), {}
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], names)
+    shown = re.findall(r"^    >>> (.*)\n    (\w+): (.*)$", text, re.MULTILINE)
+    assert len(shown) == 2
+    for call, kind, message in shown:
+        got = failure(lambda call=call: eval(call, names))
+        assert (got[0].__name__, got[1]) == (kind, message)
 
 
 def test_a_hook_sees_both_passes_before_they_run(monkeypatch):

@@ -6,7 +6,7 @@ element can be read. All else (shapes, dtypes, devices) is the library's to judg
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +18,7 @@ from deltaworks.numpy import _dlpack
 class SupportsDLPack(Protocol):
     """A tensor of any library that speaks DLPack."""
 
-    def __dlpack__(self, **options): ...
+    def __dlpack__(self, *args: Any, **options: Any) -> Any: ...
 
     def __dlpack_device__(self) -> tuple[int, int]: ...
 

@@ -7,29 +7,18 @@ its plan asks for.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from deltaworks import _hooks
 from deltaworks import _library as dw
+from deltaworks._operations import Operation
 from deltaworks.errors import NotSupportedError
 from deltaworks.numpy._arrays import View, empty, view
 from deltaworks.numpy._options import problem_fields
 
 _PORTS = {name: port for port, name in enumerate(dw.PORTS)}
-
-
-class Operation(NamedTuple):
-    """What the generic path must know of an operation. Arguments have the names of their ports."""
-
-    number: int
-    name: str
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
-    flows: tuple[str, ...]  # gradients that flow into the backward
-    differentiable: tuple[str, ...]
-    gradients: type[NamedTuple]  # fields: the gradients' ports, in the order of `differentiable`
 
 
 def forward(operation: Operation, arguments: dict[str, Any]):
@@ -38,17 +27,16 @@ def forward(operation: Operation, arguments: dict[str, Any]):
     return outputs["o"], outputs.get("final_state")
 
 
-def backward(operation: Operation, arguments: dict[str, Any]):
-    """operation.gradients of a call with these arguments, by name; among them `wanted`."""
+def backward(operation: Operation, arguments: dict[str, Any]) -> dict[str, np.ndarray | None]:
+    """The gradients of a call with these arguments, by name; among the arguments is `wanted`."""
     wanted = _wanted(operation, arguments["wanted"])
-    gradients = operation.gradients._fields
     ports = [
         _PORTS[gradient]
-        for name, gradient in zip(operation.differentiable, gradients, strict=True)
+        for name, gradient in operation.gradients.items()
         if name in wanted and arguments[name] is not None
     ]
     outputs = _run(operation, dw.BACKWARD, arguments, sum(1 << port for port in ports))
-    return operation.gradients(*map(outputs.get, gradients))
+    return {gradient: outputs.get(gradient) for gradient in operation.gradients.values()}
 
 
 def _run(operation, pass_, arguments, wanted=0) -> dict[str, np.ndarray]:
@@ -79,7 +67,7 @@ def _run(operation, pass_, arguments, wanted=0) -> dict[str, np.ndarray]:
 def _views(operation, pass_, arguments) -> dict[str, View]:
     names = operation.required + operation.optional
     if pass_ == dw.BACKWARD:
-        names += operation.flows
+        names += tuple(operation.flows.values())
     # Filled in a loop: should an array be refused, the traceback holds those before it, and no
     # producer's destructor has to run while the exception is on its way.
     views = {}
@@ -91,7 +79,7 @@ def _views(operation, pass_, arguments) -> dict[str, View]:
 
 def _wanted(operation, names: Iterable[str] | None):
     if names is None:
-        return operation.differentiable
+        return tuple(operation.gradients)
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(
             f"{operation.name}: wanted must be an iterable of names or None, got "
@@ -99,7 +87,7 @@ def _wanted(operation, names: Iterable[str] | None):
         )
     names = tuple(names)
     for name in names:
-        if name not in operation.differentiable:
-            known = ", ".join(operation.differentiable)
+        if name not in operation.gradients:
+            known = ", ".join(operation.gradients)
             raise ValueError(f"{operation.name}: wanted must hold some of {known}; got {name!r}")
     return names

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from deltaworks import _library as dw
+from deltaworks._operations import GATED_DELTA_NET
 from deltaworks.numpy._arrays import Array
-from deltaworks.numpy._call import Operation, backward, forward
+from deltaworks.numpy._call import backward, forward
 
 
 class GatedDeltaNetGradients(NamedTuple):
@@ -24,17 +24,6 @@ class GatedDeltaNetGradients(NamedTuple):
     da_log: np.ndarray | None
     ddt_bias: np.ndarray | None
     d_initial_state: np.ndarray | None
-
-
-GATED_DELTA_NET = Operation(
-    number=dw.GATED_DELTA_NET,
-    name="gated_delta_net",
-    required=("q", "k", "v", "g", "beta", "cu_seqlens"),
-    optional=("a_log", "dt_bias", "initial_state", "state_indices"),
-    flows=("dO", "d_final_state"),
-    differentiable=("q", "k", "v", "g", "beta", "a_log", "dt_bias", "initial_state"),
-    gradients=GatedDeltaNetGradients,
-)
 
 
 def gated_delta_net(
@@ -149,4 +138,4 @@ def gated_delta_net_backward(
     Returns:
         The gradients, fresh NumPy arrays; None for an input that is absent or not wanted.
     """
-    return backward(GATED_DELTA_NET, locals())
+    return GatedDeltaNetGradients(**backward(GATED_DELTA_NET, locals()))

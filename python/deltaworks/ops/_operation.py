@@ -1,13 +1,14 @@
-"""What the generic operator path must know of an operation: one row each."""
+"""Operations by port numbers, in whose order the dispatcher operators take and give tensors."""
 
 from typing import NamedTuple
 
 from deltaworks import _library as dw
+from deltaworks import _operations
+
+_PORTS = {name: port for port, name in enumerate(dw.PORTS)}
 
 
 class Operation(NamedTuple):
-    """Ports in the order of their numbers, which is the order of the dispatcher operators."""
-
     number: int
     name: str
     inputs: tuple[tuple[int, str], ...]  # port, argument name
@@ -16,35 +17,17 @@ class Operation(NamedTuple):
     outputs: tuple[tuple[int, int], ...]  # port of each output, of the gradient that flows into it
 
 
-GATED_DELTA_NET = Operation(
-    number=dw.GATED_DELTA_NET,
-    name="gated_delta_net",
-    inputs=(
-        (dw.Q, "q"),
-        (dw.K, "k"),
-        (dw.V, "v"),
-        (dw.G, "g"),
-        (dw.BETA, "beta"),
-        (dw.A_LOG, "a_log"),
-        (dw.DT_BIAS, "dt_bias"),
-        (dw.CU_SEQLENS, "cu_seqlens"),
-        (dw.INITIAL_STATE, "initial_state"),
-        (dw.STATE_INDICES, "state_indices"),
-    ),
-    required=sum(1 << port for port in (dw.Q, dw.K, dw.V, dw.G, dw.BETA, dw.CU_SEQLENS)),
-    gradients=(
-        dw.DQ,
-        dw.DK,
-        dw.DV,
-        dw.DG,
-        dw.DBETA,
-        dw.DA_LOG,
-        dw.DDT_BIAS,
-        -1,
-        dw.D_INITIAL_STATE,
-        -1,
-    ),
-    outputs=((dw.OUT, dw.DO), (dw.FINAL_STATE, dw.D_FINAL_STATE)),
-)
+def _by_port(row: _operations.Operation) -> Operation:
+    inputs = sorted((_PORTS[name], name) for name in row.required + row.optional)
+    return Operation(
+        row.number,
+        row.name,
+        tuple(inputs),
+        sum(1 << _PORTS[name] for name in row.required),
+        tuple(_PORTS[row.gradients[x]] if x in row.gradients else -1 for _, x in inputs),
+        tuple((_PORTS[output], _PORTS[flow]) for output, flow in row.flows.items()),
+    )
 
+
+GATED_DELTA_NET = _by_port(_operations.GATED_DELTA_NET)
 OPERATIONS = {operation.number: operation for operation in (GATED_DELTA_NET,)}

@@ -17,7 +17,10 @@
 
 namespace {
 
+using deltaworks::GatedDeltaNetForward;
+using deltaworks::Status;
 using deltaworks::view;
+using deltaworks::Workspace;
 
 constexpr std::int64_t T = 70, H = 2, K = 8, V = 5;
 const std::vector<std::int32_t> kOffsets = {0, 3, 70};
@@ -97,36 +100,20 @@ Expected expect(const Data& data) {
   return x;
 }
 
-// The text of the error that f() throws, "" if it throws none of that status.
+// Whether f() throws an error of that status.
 template <class F>
-std::string error_of(deltaworks::Status status, F&& f) {
+bool throws(Status status, F&& f) {
   try {
     f();
   } catch (const deltaworks::Error& error) {
     std::printf("  %s\n", error.what());
-    if (error.status() == status) return error.what();
+    return error.status() == status && error.what()[0] != '\0';
   }
-  return "";
+  return false;
 }
 
-void run() {
-  const Data data = make_data();
-  const Expected expected = expect(data);
-  deltaworks::Workspace workspace;
-
-  std::vector<float> o(T * H * V), final_state(expected.final_state.size());
-  deltaworks::GatedDeltaNetForward forward{.q = view(data.q.data(), {T, H, K}),
-                                           .k = view(data.k.data(), {T, H, K}),
-                                           .v = view(data.v.data(), {T, H, V}),
-                                           .g = view(data.g.data(), {T, H}),
-                                           .beta = view(data.beta.data(), {T, H}),
-                                           .cu_seqlens = view(kOffsets.data(), {3}),
-                                           .o = view(o.data(), {T, H, V}),
-                                           .final_state = view(final_state.data(), {2, H, V, K})};
-  deltaworks::gated_delta_net_forward(forward, workspace);
-  check_close("o", o, expected.o, kForward);
-  check_close("state", final_state, expected.final_state, kForward);
-
+void check_backward(const GatedDeltaNetForward& forward, const Data& data, const Expected& expected,
+                    Workspace& workspace) {
   std::vector<float> dq(T * H * K), dk(T * H * K), dv(T * H * V), dg(T * H), dbeta(T * H);
   deltaworks::gated_delta_net_backward({.q = forward.q,
                                         .k = forward.k,
@@ -146,45 +133,63 @@ void run() {
   check_close("dv", dv, expected.dv, kBackward);
   check_close("dg", dg, expected.dg, kBackward);
   check_close("dbeta", dbeta, expected.dbeta, kBackward);
+}
 
-  const deltaworks::Problem problem = forward.problem();
+// `o` is where the call writes; it holds its result.
+void check_plan(const GatedDeltaNetForward& call, std::vector<float>& o, Workspace& workspace) {
+  const deltaworks::Problem problem = call.problem();
   const deltaworks::Plan plan = deltaworks::find_plan(problem);
   std::printf("%s: %s\n", plan.name().c_str(), plan.configuration().c_str());
   check("the CPU engine answers", plan.name() == "gdn_cpu");
   const std::vector<float> first = o;
   std::fill(o.begin(), o.end(), 0.0f);
-  plan.execute(forward.pack(), workspace.reserve(plan.workspace_bytes()));
+  plan.execute(call.pack(), workspace.reserve(plan.workspace_bytes()));
   check("a plan executed by hand gives the same bits", o == first);
 
-  const std::vector<deltaworks::Verdict> verdicts = deltaworks::explain(problem);
-  const auto accepts = [](const deltaworks::Verdict& verdict) { return verdict.accepts(); };
-  const auto accepting = std::find_if(verdicts.begin(), verdicts.end(), accepts);
-  check("explain names the plan",
-        accepting != verdicts.end() && accepting->plan_name == plan.name());
+  std::string accepting;
+  for (const deltaworks::Verdict& verdict : deltaworks::explain(problem)) {
+    if (verdict.accepts() && accepting.empty()) accepting = verdict.plan_name;
+  }
+  check("explain names the plan", accepting == plan.name());
 
   const std::string text = "gdn:fwd:fp32:N2T70H2K8V5:final";
   check("the call is written as a string", deltaworks::to_string(problem) == text);
   check("the string is read as the call", deltaworks::parse_problem(text) == problem);
+}
 
-  using deltaworks::Status;
-  check("a string that is none is an error", !error_of(Status::kInvalidValue, [] {
-                                                deltaworks::parse_problem("gdn:sideways");
-                                              }).empty());
+void check_errors(GatedDeltaNetForward call, const std::vector<float>& o, Workspace& workspace) {
+  const std::vector<float> first = o;
+  const auto parse = [] { deltaworks::parse_problem("gdn:sideways"); };
+  const auto run = [&] { deltaworks::gated_delta_net_forward(call, workspace); };
+  check("a string that is none is an error", throws(Status::kInvalidValue, parse));
   const std::vector<std::int32_t> decreasing = {0, 70, 3};
-  forward.cu_seqlens = view(decreasing.data(), {3});
-  check("cu_seqlens that decrease are an error", !error_of(Status::kInvalidValue, [&] {
-                                                    gated_delta_net_forward(forward, workspace);
-                                                  }).empty());
-  check("an error leaves the output alone", o == first);
-  forward.g = view(data.g.data(), deltaworks::DType::kInt32, {T, H});
-  check("a dtype that g may not have is an error", !error_of(Status::kInvalidType, [&] {
-                                                      gated_delta_net_forward(forward, workspace);
-                                                    }).empty());
+  call.cu_seqlens = view(decreasing.data(), {3});
+  check("cu_seqlens that decrease are an error", throws(Status::kInvalidValue, run));
+  call.g.desc.dtype = deltaworks::DType::kInt32;
+  check("a dtype that g may not have is an error", throws(Status::kInvalidType, run));
+  check("errors leave the output alone", o == first);
 }
 
 }  // namespace
 
 int main() {
-  run();
+  const Data data = make_data();
+  const Expected expected = expect(data);
+  Workspace workspace;
+  std::vector<float> o(T * H * V), final_state(expected.final_state.size());
+  const GatedDeltaNetForward call{.q = view(data.q.data(), {T, H, K}),
+                                  .k = view(data.k.data(), {T, H, K}),
+                                  .v = view(data.v.data(), {T, H, V}),
+                                  .g = view(data.g.data(), {T, H}),
+                                  .beta = view(data.beta.data(), {T, H}),
+                                  .cu_seqlens = view(kOffsets.data(), {3}),
+                                  .o = view(o.data(), {T, H, V}),
+                                  .final_state = view(final_state.data(), {2, H, V, K})};
+  deltaworks::gated_delta_net_forward(call, workspace);
+  check_close("o", o, expected.o, kForward);
+  check_close("state", final_state, expected.final_state, kForward);
+  check_backward(call, data, expected, workspace);
+  check_plan(call, o, workspace);
+  check_errors(call, o, workspace);
   return failed ? 1 : 0;
 }
