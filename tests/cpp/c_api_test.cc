@@ -195,6 +195,11 @@ TEST(CApi, FewerPointers) {
   ASSERT_EQ(dw_plan_find(&call.problem, &plan), DW_OK);
   expect_failure(dw_plan_execute(plan, nullptr, 0, nullptr, nullptr), Status::kInvalidValue,
                  "gated_delta_net: q has no memory (null pointer)");
+  float memory[1024] = {};  // more than any of the tensors before the fourth
+  std::vector<void*> few = {memory, memory, memory};
+  few.shrink_to_fit();
+  expect_failure(dw_plan_execute(plan, few.data(), few.size(), memory, nullptr),
+                 Status::kInvalidValue, "gated_delta_net: g has no memory (null pointer)");
   expect_failure(dw_plan_execute(plan, nullptr, 1, nullptr, nullptr), Status::kInvalidValue,
                  "dw_plan_execute: pointers is a null pointer");
   dw_plan_release(plan);

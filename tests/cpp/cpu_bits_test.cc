@@ -21,6 +21,14 @@ Tensors run(const Call& call, Pass pass, const Tensors& inputs, int threads = 1,
   return kit::run("gdn_cpu", call, pass, inputs, threads, layout);
 }
 
+// How many threads the plan of a call takes of those it may.
+int threads_of(const Call& call, Pass pass, int threads) {
+  Tensors inputs = make_inputs(call, 0);
+  const Plan plan = find_plan(prepare("gdn_cpu", call, pass, inputs, threads).problem);
+  const std::string text = plan.configuration();  // "AVX2, 2 threads, ..."
+  return std::stoi(text.substr(text.find(", ") + 2));
+}
+
 // Several blocks of values and chunks, an empty sequence, rows of none; everything optional is on.
 // All fp32: rounding to 16 bits would hide differences.
 Call mixed_call() {
@@ -32,6 +40,14 @@ Call mixed_call() {
           .decay = 0.1};
 }
 
+// Waking a thread would take longer than the work it is given.
+TEST(CpuBits, LittleWorkStaysOnOneThread) {
+  for (Pass pass : kPasses) {
+    const Call token{.dims = make_dims(1, 1, 1, 1, 128, 128), .offsets = {0, 1}};
+    EXPECT_EQ(threads_of(token, pass, 8), 1);
+  }
+}
+
 TEST(CpuBits, ThreadsAndRepeats) {
   const Call call = mixed_call();
   const Tensors inputs = make_inputs(call, 1);
@@ -39,6 +55,7 @@ TEST(CpuBits, ThreadsAndRepeats) {
     const Tensors expected = run(call, pass, inputs);
     for (int threads : {1, 2, 3, 8}) {
       SCOPED_TRACE(threads);
+      EXPECT_EQ(threads_of(call, pass, threads), threads);
       expect_same_bits(expected, run(call, pass, inputs, threads));
     }
   }

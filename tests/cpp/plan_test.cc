@@ -40,7 +40,7 @@ void expect_error(const std::function<void()>& f, Status status, const std::stri
 }
 
 Call small_call() {
-  return {.dims = make_dims(40, 2, 2, 4, 12, 20),
+  return {.dims = make_dims(40, 2, 2, 4, 48, 40),  // enough for several threads
           .offsets = {0, 5, 5, 38},
           .options = {.use_qk_l2norm = true, .safe_gate = true},
           .a_log = true,
@@ -355,6 +355,8 @@ TEST(Plan, ExecutionAllocatesNothing) {
         Tensors inputs = make_inputs(call, 3);
         const Prepared prepared = prepare(name, call, pass, inputs, threads);
         const Plan plan = find_plan(prepared.problem);
+        EXPECT_NE(plan.configuration().find(std::to_string(threads) + " thread"), std::string::npos)
+            << plan.configuration();
         Workspace workspace(plan);
         const std::int64_t before = allocations();
         plan.execute(prepared.pack, workspace.data());

@@ -66,6 +66,41 @@ void require_round_trip(const Problem& problem) {
   require(to_string(again) == text, "the problem has two strings, one of them " + text);
 }
 
+// A problem that differs in one thing alone, which may not be valid. Its plan is not to be taken
+// for the other's.
+Problem neighbour(Problem p, Random& random) {
+  Options& o = p.options;
+  switch (random.between(0, 6)) {
+    case 0:
+      o.scale = o.scale.value_or(1) + 0.5;
+      break;
+    case 1:
+      o.use_qk_l2norm = !o.use_qk_l2norm;
+      break;
+    case 2:
+      o.use_beta_sigmoid = !o.use_beta_sigmoid;
+      break;
+    case 3:
+      o.allow_neg_eigval = !o.allow_neg_eigval;
+      break;
+    case 4:
+      o.safe_gate = !o.safe_gate;
+      break;
+    case 5:
+      o.gate_domain = o.gate_domain == GateDomain::kLog ? GateDomain::kLinear : GateDomain::kLog;
+      break;
+    default:
+      p[Port::kG].stride[0] += 1;
+  }
+  return p;
+}
+void plan_neighbour(const Problem& problem, Random& random) {
+  try {
+    find_plan(neighbour(problem, random));
+  } catch (const Error&) {
+  }
+}
+
 void require_outputs(const Problem& problem, const CallMemory& before, const CallMemory& after) {
   for (int i = 0; i < kPortCount; ++i) {
     const auto port = static_cast<Port>(i);
@@ -89,6 +124,7 @@ Outcome try_problem(const Problem& problem, Random& random) {
   } catch (const Error& error) {
     return rejected(error.status());
   }
+  if (random.chance(0.3)) plan_neighbour(problem, random);
   try {
     const Plan plan = find_plan(problem);
     require_round_trip(problem);
@@ -101,7 +137,10 @@ Outcome try_problem(const Problem& problem, Random& random) {
                 dw_last_workspace_bytes() == plan.workspace_bytes(),
             "dw_last_plan tells of another plan");
     require_outputs(problem, untouched, first);
-    const Plan again = find_plan(parse_problem(to_string(problem)));
+    // Once more from its string, at times by another number of threads.
+    Problem same = parse_problem(to_string(problem));
+    if (random.chance(0.3)) same.threads = problem.threads % 3 + 1;
+    const Plan again = find_plan(same);
     require(again.name() == plan.name(), "the problem's string leads to another plan");
     again.execute(second.pack(), Workspace(again, random).data());
     for (int port = 0; port < kPortCount; ++port) {

@@ -150,6 +150,7 @@ def test_bench_overhead(capsys):
     for row in rows.values():
         met = None if row["target_us"] is None else row["overhead_us"] <= row["target_us"]
         assert row["met"] is met
+    assert record["plan"] == "gdn_cpu" and "thread" in record["configuration"]
     kernels = record["kernel_us"]
     assert 0 < kernels["forward"] < kernels["forward_and_backward"]
     assert main(["bench", "overhead", "--rounds", "1"]) == 0

@@ -86,7 +86,7 @@ def test_a_hook_sees_both_passes_before_they_run(monkeypatch):
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_the_number_of_threads_changes_the_workspace_and_no_bit(threads):
-    problem = build(Case(lengths=(40, 40), heads=(2, 2, 2)))
+    problem = build(Case(lengths=(40, 40), heads=(2, 2, 2), K=64, V=64))
     expected = run(problem, threads=4)
     whole = _library.last_workspace_bytes()
     assert_same_bits(run(problem, threads=threads), expected)

@@ -1,7 +1,8 @@
 """deltaworks bench overhead: what a call costs besides its kernels, on one token and one head.
 
 Each way of calling runs many times in turn with the bare kernels; its overhead is the median of
-the differences. PyTorch's rows are there if torch can be imported.
+the differences, and holds the handing of work to a second thread where the plan uses one
+(OMP_NUM_THREADS). PyTorch's rows are there if torch can be imported.
 """
 
 from __future__ import annotations
@@ -67,12 +68,15 @@ def run(arguments) -> int:
         "forward_and_backward": 1e6 * statistics.median(kernels[True]),
     }
     if arguments.json:
-        print_json({"problem": FORWARD, "kernel_us": kernel_us, "overhead": rows})
+        record = {"problem": FORWARD, "plan": forward.plan.name}
+        record["configuration"] = forward.plan.configuration
+        print_json(record | {"kernel_us": kernel_us, "overhead": rows})
         return 0
     print_table(
         ("call", ">overhead, us", ">spread, us", ">target, us", ""),
         map(_cells, rows),
-        f"{FORWARD}, {forward.plan.name}; kernels alone: forward {kernel_us['forward']:.2f} us, "
+        f"{FORWARD}, {forward.plan.name}: {forward.plan.configuration}\n"
+        f"kernels alone: forward {kernel_us['forward']:.2f} us, "
         f"with backward {kernel_us['forward_and_backward']:.2f} us",
     )
     return 0

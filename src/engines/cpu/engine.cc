@@ -28,6 +28,9 @@ using cpu::Kernels;
 constexpr std::size_t kAlign = 64;
 // With at least this many (sequence, head) pairs an item takes all values: rows are converted once.
 constexpr std::int64_t kManyPairs = 32;
+// Waking a worker takes about 4 us, in which one updates this many state elements: with less to do
+// for each, fewer workers are faster.
+constexpr double kWorkOfAWorker = 1 << 16;
 
 std::size_t align(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -53,7 +56,10 @@ class CpuExecutable final : public Executable {
       items_ = dims.N * args_.groups();
       scratch_ = kernels_.backward_scratch(args_);
     }
-    workers_ = static_cast<int>(std::min<std::int64_t>(problem.threads, items_));
+    const double work =
+        static_cast<double>(dims.T) * static_cast<double>(dims.HO * dims.K * dims.V);
+    const double worth = std::min<double>(problem.threads, 1 + work / kWorkOfAWorker);
+    workers_ = static_cast<int>(std::min<std::int64_t>(static_cast<std::int64_t>(worth), items_));
   }
 
   std::size_t workspace_bytes() const override {
