@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from deltaworks import _library
 from deltaworks.cli._errors import UserError, parse_problem, user_errors
+from deltaworks.cli._machine import machine
 from deltaworks.cli._output import add_json, print_json, print_table, progress
 from deltaworks.problem import Problem
 from deltaworks.testing import make_inputs
@@ -63,7 +64,8 @@ def run(arguments) -> int:
             bench.seconds.append(seconds_a_call(bench.run.execute, bench.calls))
     rows = [_summary(bench) for bench in benches]
     if arguments.json:
-        print_json({"isa": isa, "lanes": lanes, "rounds": arguments.rounds, "problems": rows})
+        record = {"lanes": lanes, "rounds": arguments.rounds, "problems": rows}
+        print_json(machine() | record)
     else:
         print_table(
             ("problem", "plan", ">us a call", ">us a token and head", ">tokens/s", ">spread"),

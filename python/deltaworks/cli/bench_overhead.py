@@ -7,6 +7,7 @@ the differences, and holds the handing of work to a second thread where the plan
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import statistics
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import deltaworks.numpy
 from deltaworks.cli._errors import user_errors
+from deltaworks.cli._machine import machine
 from deltaworks.cli._output import add_json, print_json, print_table, progress
 from deltaworks.cli.bench_cpu import at_least_one, seconds_a_call, spread
 from deltaworks.problem import Problem
@@ -61,19 +63,20 @@ def run(arguments) -> int:
         for way in ways:
             bare = kernels[way.backward][-1]
             measured[way.name].append(seconds_a_call(way.call, _CALLS) - bare)
-    rows = [_row("built plan", planned, 2e-6)]
-    rows += [_row(way.name, measured[way.name], way.target) for way in ways]
+    bare = {backward: statistics.median(kernels[backward]) for backward in kernels}
+    rows = [_row("built plan", planned, bare[False], 2e-6)]
+    rows += [_row(way.name, measured[way.name], bare[way.backward], way.target) for way in ways]
     kernel_us = {
-        "forward": 1e6 * statistics.median(kernels[False]),
-        "forward_and_backward": 1e6 * statistics.median(kernels[True]),
+        "forward": 1e6 * bare[False],
+        "forward_and_backward": 1e6 * bare[True],
     }
     if arguments.json:
-        record = {"problem": FORWARD, "plan": forward.plan.name}
+        record = {"torch": _torch_version(), "problem": FORWARD, "plan": forward.plan.name}
         record["configuration"] = forward.plan.configuration
-        print_json(record | {"kernel_us": kernel_us, "overhead": rows})
+        print_json(machine() | record | {"kernel_us": kernel_us, "overhead": rows})
         return 0
     print_table(
-        ("call", ">overhead, us", ">spread, us", ">target, us", ""),
+        ("call", ">overhead, us", ">spread, us", ">target, us", "", ">call / kernels"),
         map(_cells, rows),
         f"{FORWARD}, {forward.plan.name}: {forward.plan.configuration}\n"
         f"kernels alone: forward {kernel_us['forward']:.2f} us, "
@@ -111,7 +114,14 @@ def _torch_ways(inputs) -> list[Way]:
     ]
 
 
-def _row(name: str, seconds: list[float], target: float | None) -> dict:
+def _torch_version() -> str | None:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _row(name: str, seconds: list[float], kernels: float, target: float | None) -> dict:
     median = statistics.median(seconds)
     return {
         "call": name,
@@ -119,6 +129,7 @@ def _row(name: str, seconds: list[float], target: float | None) -> dict:
         "spread_us": 1e6 * abs(spread(seconds) * median),
         "target_us": None if target is None else 1e6 * target,
         "met": None if target is None else median <= target,
+        "ratio_to_kernels": (kernels + median) / kernels,
     }
 
 
@@ -129,4 +140,5 @@ def _cells(row: dict) -> tuple[str, ...]:
         f"{row['spread_us']:.2f}",
         "" if row["target_us"] is None else f"{row['target_us']:.0f}",
         {None: "for information", True: "met", False: "missed"}[row["met"]],
+        f"{row['ratio_to_kernels']:.2f}",
     )
