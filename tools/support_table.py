@@ -54,6 +54,12 @@ def verdicts(text):
 
 def answer(text, plan):
     """How `plan` takes a problem: "yes", "pinned" (only if it is named) or ""."""
+    try:
+        Problem(text)
+    except ValueError as error:
+        if "does not belong to this pass" not in str(error):
+            raise
+        return ""
     if verdicts(text)[plan].accepts:
         return "yes"
     return "pinned" if verdicts(f"{text}:plan={plan}")[plan].accepts else ""

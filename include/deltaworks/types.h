@@ -103,10 +103,10 @@ inline TensorDesc strided(DType dtype, std::span<const std::int64_t> shape,
 // Row-major description of a dense tensor.
 inline TensorDesc contiguous(DType dtype, std::span<const std::int64_t> shape, Device device = {}) {
   TensorDesc desc = strided(dtype, shape, {}, device);
-  std::int64_t stride = 1;
+  std::uint64_t stride = 1;  // of shapes that no memory holds it wraps; they are rejected later
   for (int axis = (desc.rank < kMaxRank ? desc.rank : kMaxRank) - 1; axis >= 0; --axis) {
-    desc.stride[axis] = stride;
-    stride *= desc.shape[axis] > 1 ? desc.shape[axis] : 1;
+    desc.stride[axis] = static_cast<std::int64_t>(stride);
+    stride *= static_cast<std::uint64_t>(desc.shape[axis] > 1 ? desc.shape[axis] : 1);
   }
   return desc;
 }

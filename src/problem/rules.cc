@@ -8,6 +8,7 @@ const char* name(Rule rule) {
       "missing",
       "pass",
       "rank",
+      "size",
       "gradient_of_absent",
       "sequences",
       "key_dim",

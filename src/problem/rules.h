@@ -14,6 +14,7 @@ enum class Rule : std::int8_t {
   kMissing,
   kPass,
   kRank,
+  kSize,
   kGradientOfAbsent,
   kSequences,
   kKeyDim,

@@ -117,8 +117,9 @@ class Fields {
       place = &strides_[port(token, token.substr(0, at))];
     } else {
       const string_view name = token.substr(0, token.find('='));
-      if (!look_up(kOptions, options_, name, place))
+      if (!look_up(kOptions, options_, name, place)) {
         look_up(kRunOptions, run_options_, name, place);
+      }
     }
     if (place == nullptr) fail("an option (", option_names(), "), got ", quote(token));
     if (!place->empty()) fail("each option once, got ", quote(token), " after ", quote(*place));

@@ -203,7 +203,8 @@ inline constexpr Option kOptions[] = {
      },
      [](const Problem& p) {
        const auto& scale = p.options.scale;
-       return if_set(scale.has_value(), cat("=", shortest(scale.value_or(0))));
+       // Adding 0 makes -0, which is equal to 0, the same text.
+       return if_set(scale.has_value(), cat("=", shortest(scale.value_or(0) + 0.0)));
      }},
     dtype_of<Port::kG>("g", "g=DTYPE"),
     dtype_of<Port::kBeta>("beta", "beta=DTYPE"),

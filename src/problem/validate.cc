@@ -45,8 +45,9 @@ class Validator {
     if (!met) fail(rule, Status::kInvalidType, parts...);
   }
 
-  bool belongs(Role role) const {
-    switch (role) {
+  bool belongs(const PortSpec& spec) const {
+    if (spec.port == Port::kStateIndices) return p_.pass == Pass::kForward;  // has no gradient
+    switch (spec.role) {
       case Role::kInput:
       case Role::kOptional:
         return true;
@@ -67,13 +68,16 @@ class Validator {
           spec.role == Role::kInput || (spec.role == Role::kOutput && p_.pass == Pass::kForward);
       require(Rule::kMissing, tensor.present() || !must, name(spec.port), " is missing");
       if (!tensor.present()) continue;
-      require(Rule::kPass, belongs(spec.role), name(spec.port), " does not belong to this pass");
+      require(Rule::kPass, belongs(spec), name(spec.port), " does not belong to this pass");
       require(Rule::kRank, tensor.rank == spec.rank, name(spec.port), " must have shape ",
               symbols(spec), ", got ", shape(tensor));
       for (int axis = 0; axis < spec.rank; ++axis) {
         require(Rule::kRank, tensor.shape[axis] >= 0, name(spec.port), " must have shape ",
                 symbols(spec), ", got ", shape(tensor));
       }
+      require(Rule::kSize, is_addressable(tensor), name(spec.port),
+              " must have and span at most 2^48 elements, got shape ", shape(tensor),
+              " with strides ", numbers(tensor.stride, tensor.rank));
       require(Rule::kGradientOfAbsent, spec.role != Role::kGradient || p_.has(spec.primal),
               name(spec.port), " needs ", name(spec.primal));
     }
@@ -237,18 +241,32 @@ class Validator {
     return count;
   }
 
+  // Beyond 2^48 elements no memory reaches, and sizes and offsets could overflow.
+  static bool is_addressable(const TensorDesc& tensor) {
+    double count = 1, span = 0;
+    for (int axis = 0; axis < tensor.rank; ++axis) {
+      const double size = static_cast<double>(tensor.shape[axis]);
+      count *= std::max(size, 1.0);
+      span += std::max(size - 1, 0.0) * std::abs(static_cast<double>(tensor.stride[axis]));
+    }
+    constexpr double kLimit = 0x1p48;
+    return count <= kLimit && span <= kLimit;
+  }
+
   static std::string device(Device device) {
     const char* type = name(device.type);
     return device.type == DeviceType::kCuda ? cat(type, ":", device.index) : type;
   }
 
-  static std::string shape(const TensorDesc& tensor) {
+  static std::string shape(const TensorDesc& tensor) { return numbers(tensor.shape, tensor.rank); }
+
+  static std::string numbers(const std::array<std::int64_t, kMaxRank>& values, int rank) {
     std::string text = "[";
-    for (int axis = 0; axis < std::min(tensor.rank, kMaxRank); ++axis) {
+    for (int axis = 0; axis < std::min(rank, kMaxRank); ++axis) {
       if (axis > 0) text += ", ";
-      text += std::to_string(tensor.shape[axis]);
+      text += std::to_string(values[axis]);
     }
-    return text + (tensor.rank > kMaxRank ? ", ...]" : "]");
+    return text + (rank > kMaxRank ? ", ...]" : "]");
   }
 
   static std::string symbols(const PortSpec& spec) {

@@ -32,9 +32,10 @@ class View {
             std::int64_t d) const {
     if (!base_) return;
     if (!from.base_) return set(0.0, a, b, c, d);
-    const std::size_t bytes = size_of(tensor_->dtype);
+    const auto bytes = static_cast<std::int64_t>(size_of(tensor_->dtype));
     std::memcpy(static_cast<std::byte*>(base_) + offset(a, b, c, d) * bytes,
-                static_cast<const std::byte*>(from.base_) + from.offset(a, b, c, d) * bytes, bytes);
+                static_cast<const std::byte*>(from.base_) + from.offset(a, b, c, d) * bytes,
+                static_cast<std::size_t>(bytes));
   }
 
  private:

@@ -23,6 +23,8 @@ namespace deltaworks {
 namespace {
 
 constexpr std::size_t kCachedPlans = 512;
+// However many a caller allows: each is a thread of the operating system.
+constexpr std::int32_t kMaxThreads = 1024;
 
 using Clock = std::chrono::steady_clock;
 
@@ -84,7 +86,7 @@ const std::vector<std::string>& plan_names(Op op) { return all_plan_names.at(op)
 // environment forces, and the number of threads. False if there is nothing to decide.
 bool resolve(const Problem& problem, Problem& resolved) {
   const bool forces = problem.plan_name.empty() && !forced_engine().empty();
-  if (!forces && problem.threads > 0) return false;
+  if (!forces && problem.threads > 0 && problem.threads <= kMaxThreads) return false;
   resolved = problem;
   if (forces) {
     const std::vector<std::string> names = engine_names();
@@ -94,7 +96,8 @@ bool resolve(const Problem& problem, Problem& resolved) {
     }
     resolved.plan_name = plan_name(problem.op, forced_engine());
   }
-  if (problem.threads <= 0) resolved.threads = default_threads();
+  resolved.threads =
+      problem.threads > 0 ? std::min(problem.threads, kMaxThreads) : default_threads();
   return true;
 }
 

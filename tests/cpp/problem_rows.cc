@@ -121,6 +121,21 @@ std::vector<ProblemRow> problem_rows() {
   value(kBackward, reshape(Port::kDFinalState, {4, 8, 16}),
         "d_final_state must have shape [N, HO, V, K], got [4, 8, 16]");
   value(kBackward, reshape(Port::kDQ, {12}), "dq must have shape [T, H, K], got [12]");
+  value(kBackward, reshape(Port::kStateIndices, {2}), "state_indices does not belong to this pass");
+  rows.back().rule = Rule::kPass;
+  rule = Rule::kSize;
+  value(
+      kForward,
+      [](Problem& p) {
+        p[Port::kQ].shape[0] = std::int64_t{1} << 45;
+        p[Port::kQ].stride = {};
+      },
+      "q must have and span at most 2^48 elements, got shape [35184372088832, 2, 16] with strides "
+      "[0, 0, 0]");
+  value(
+      kForward, [](Problem& p) { p[Port::kV].stride[1] = std::int64_t{1} << 50; },
+      "v must have and span at most 2^48 elements, got shape [12, 4, 8] with strides "
+      "[32, 1125899906842624, 1]");
   rule = Rule::kGradientOfAbsent;
   value(kBackward, drop(Port::kALog), "da_log needs a_log");
   value(kBackward, drop(Port::kDtBias), "ddt_bias needs dt_bias");

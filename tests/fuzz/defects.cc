@@ -76,7 +76,8 @@ constexpr Defect kDefects[] = {
      }},
     {Rule::kPass, is_backward,
      [](Problem& p, Random& r) {
-       p[r.pick({Port::kO, Port::kFinalState})] = contiguous(DType::kFloat32, {1});
+       p[r.pick({Port::kO, Port::kFinalState, Port::kStateIndices})] =
+           contiguous(DType::kFloat32, {1});
      }},
     {Rule::kRank, always,
      [](Problem& p, Random& r) {
@@ -87,6 +88,14 @@ constexpr Defect kDefects[] = {
        } else if (rank > 0) {
          tensor.shape[r.between(0, rank - 1)] = -1;
        }
+     }},
+    {Rule::kSize, always,
+     [](Problem& p, Random& r) {
+       TensorDesc& tensor = p[pick_where(p, r, [](Port) { return true; })];
+       const auto axis = r.between(0, tensor.rank - 1);
+       tensor.shape[axis] = std::int64_t{1} << r.between(49, 62);
+       tensor.stride[axis] =
+           r.pick({std::int64_t{0}, std::int64_t{1} << 20, -(std::int64_t{1} << 62)});
      }},
     {Rule::kGradientOfAbsent, is_backward,
      [](Problem& p, Random& r) {
@@ -101,11 +110,11 @@ constexpr Defect kDefects[] = {
     {Rule::kSequences, always, [](Problem& p, Random&) { p[Port::kCuSeqlens].shape[0] = 0; }},
     {Rule::kKeyDim, always,
      [](Problem& p, Random& r) {
-       p[Port::kQ].shape[2] = r.pick({0, 513, 1 << 30});
+       p[Port::kQ].shape[2] = r.pick({0, 513, 1 << 16});
      }},
     {Rule::kValueDim, always,
      [](Problem& p, Random& r) {
-       p[Port::kV].shape[2] = r.pick({0, 513, 1 << 30});
+       p[Port::kV].shape[2] = r.pick({0, 513, 1 << 16});
      }},
     {Rule::kKeyHeads, always,
      [](Problem& p, Random& r) { p[Port::kK].shape[1] = output_heads(p) + r.between(1, 3); }},
@@ -149,7 +158,7 @@ constexpr Defect kDefects[] = {
      [](Problem& p, Random& r) {
        p[Port::kCuSeqlens].dtype = r.pick({DType::kFloat32, DType::kInt16, DType::kOther});
      }},
-    {Rule::kIndexDtype, always,
+    {Rule::kIndexDtype, is_forward,
      [](Problem& p, Random& r) {
        p[Port::kStateIndices] = indices(p, r.pick({DType::kInt64, DType::kFloat32}));
      }},
@@ -233,11 +242,11 @@ constexpr Defect kDefects[] = {
      [](Problem& p, Random& r) {
        p.options.checkpoint_dtype = r.pick({DType::kInt64, DType::kOther});
      }},
-    {Rule::kPoolNeedsState, has_no_state,
+    {Rule::kPoolNeedsState, [](P p) { return has_no_state(p) && is_forward(p); },
      [](Problem& p, Random&) { p[Port::kStateIndices] = indices(p, DType::kInt32); }},
     {Rule::kOverwriteNeedsState, has_no_state,
      [](Problem& p, Random&) { p.options.overwrite_initial_state = true; }},
-    {Rule::kPoolExcludesAutograd, has_state,
+    {Rule::kPoolExcludesAutograd, [](P p) { return has_state(p) && is_forward(p); },
      [](Problem& p, Random&) {
        p[Port::kStateIndices] = indices(p, DType::kInt32);
        p.requires_gradient = true;

@@ -109,7 +109,10 @@ def test_a_child_forked_while_calls_run_does_not_hang():
 
 def test_threads_follow_torch():
     """The workspace has one scratch a thread."""
-    problem, threads = build(Case(lengths=(40, 40), heads=(2, 2, 2), K=64, V=64)), torch.get_num_threads()
+    problem, threads = (
+        build(Case(lengths=(40, 40), heads=(2, 2, 2), K=64, V=64)),
+        torch.get_num_threads(),
+    )
     booked = []
     try:
         for count in (1, 2, 3):

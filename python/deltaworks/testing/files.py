@@ -62,7 +62,10 @@ def load(source: str | os.PathLike | bytes) -> tuple[dict[str, np.ndarray], dict
         if entry["dtype"] not in _DTYPES:
             raise ValueError(f"{name} must be one of {', '.join(_DTYPES)}, got {entry['dtype']}")
         flat = np.frombuffer(entry["data"], _DTYPES[entry["dtype"]])
-        arrays[name] = flat.reshape(entry["shape"])
+        try:
+            arrays[name] = flat.reshape(entry["shape"])
+        except ValueError:  # without elements, and beyond NumPy's sizes
+            raise ValueError(f"{name} has a shape beyond memory: {entry['shape']}") from None
     # deserialize has judged the header, but gives out no metadata.
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return arrays, header.get("__metadata__") or {}, len(data)

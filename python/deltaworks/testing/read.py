@@ -34,14 +34,21 @@ def read_capture(source: str | os.PathLike | bytes) -> tuple[Problem, dict[str, 
             raise ValueError(
                 f"{name} must have shape {list(tensor.shape)}, got {list(arrays[name].shape)}"
             )
-    needed = sum(map(span_bytes, problem.tensors.values()))
-    allowed = _SPREAD * (size + sum(map(dense_bytes, problem.outputs.values()))) + _SPREAD_BYTES
+    _require_spread(problem, tensors.values(), size)
+    _require_spread(
+        problem, problem.outputs.values(), sum(map(dense_bytes, problem.outputs.values()))
+    )
+    return problem, {name: laid_out(name, arrays[name], tensors[name]) for name in tensors}
+
+
+def _require_spread(problem, tensors, size: int) -> None:
+    """Tensors of `size` bytes without gaps must not take many times as much with them."""
+    needed, allowed = sum(map(span_bytes, tensors)), _SPREAD * size + _SPREAD_BYTES
     if needed > allowed:
         raise ValueError(
             f"the strides of {problem} spread its tensors over {needed} bytes, "
-            f"more than {allowed} for a file of {size} bytes"
+            f"more than {allowed} for {size} bytes"
         )
-    return problem, {name: laid_out(name, arrays[name], tensors[name]) for name in tensors}
 
 
 def _problem(metadata: dict[str, str]) -> Problem:

@@ -1,6 +1,10 @@
 // Chooses the instruction set. Tables are in the order of preference.
 #include "engines/cpu/dispatch.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -29,6 +33,11 @@ struct Candidate {
 };
 
 #if defined(__x86_64__)
+// By hand: not every compiler's __builtin_cpu_supports knows it.
+bool has_f16c() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
 // Every extension that CMakeLists.txt compiles a set for.
 bool has_sse4() {
   return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("aes") &&
@@ -36,8 +45,7 @@ bool has_sse4() {
 }
 bool has_avx2() {
   return has_sse4() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-         __builtin_cpu_supports("f16c");
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && has_f16c();
 }
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
