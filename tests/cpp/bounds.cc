@@ -4,36 +4,20 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tolerances.h"
+
 namespace deltaworks::kit {
 namespace {
 
-constexpr double kForward32 = 2e-6, kBackward32 = 2e-5;
-constexpr double kGateSum = 3e-2;  // a_log, dt_bias and a bf16 g, where a 16-bit tensor takes part
-constexpr double kLoop = 4;
-constexpr double kLargest = 30;
-constexpr double kNotTiny = 1e-4;
-constexpr double kGateFloor = 1e-3;
-// Groups of fewer numbers share the loop's worst group: in one number the loop's error may cancel.
-constexpr std::int64_t kSmallGroup = 16;
-// What fp16 cannot hold with its full precision, being subnormal; elsewhere fp32's underflow.
-constexpr double kVanished16 = 2e-5, kVanished = 1e-30;
+using namespace tolerances;
 
-double bound_of(bool forward, DType dtype) {
-  switch (dtype) {
-    case DType::kBFloat16:
-      return forward ? 1e-2 : 2e-2;
-    case DType::kFloat16:
-      return forward ? 3e-3 : 5e-3;
-    default:
-      return forward ? kForward32 : kBackward32;
-  }
-}
+constexpr double kUnderflow = 1e-30;
 
 // The bound before the fp32 loop's error is looked at.
 double bound_of(const Call& call, Port port, DType dtype) {
   const bool forward = port == Port::kO || port == Port::kFinalState;
-  const double bound = std::max(bound_of(forward, call.types.io), bound_of(forward, dtype));
-  const bool narrow = bound > bound_of(forward, DType::kFloat32);
+  const double bound = std::max(base_bound(forward, call.types.io), base_bound(forward, dtype));
+  const bool narrow = bound > base_bound(forward, DType::kFloat32);
   const bool parameter = port == Port::kDALog || port == Port::kDDtBias;
   const bool gate = port == Port::kDG && dtype == DType::kBFloat16;
   return narrow && (parameter || gate) ? kGateSum : bound;
@@ -104,7 +88,7 @@ void expect_tensor_close(const Judgement& x, Port port, const Buffer& got) {
   ASSERT_EQ(got.count(), ref.count());
   if (got.count() == 0) return;
   const double base = bound_of(x.call, port, got.desc.dtype);
-  const bool follows_loop = base == kForward32 || base == kBackward32;
+  const bool follows_loop = base == kForward[0] || base == kBackward[0];
   const std::vector<double> rows = port == Port::kDG ? gate_rows(x) : std::vector<double>{};
 
   const Grouping grouping(x.call, got, port);
@@ -127,7 +111,7 @@ void expect_tensor_close(const Judgement& x, Port port, const Buffer& got) {
     largest = std::max(largest, std::abs(got.get(i) - ref.get(i)));
   }
 
-  const double floor = got.desc.dtype == DType::kFloat16 ? kVanished16 : kVanished;
+  const double floor = got.desc.dtype == DType::kFloat16 ? kVanished16 : kUnderflow;
   const auto scale_of = [&](const Groups& y) {
     return std::max({y.ref.rms(), kGateFloor * y.rows.rms(), floor});
   };

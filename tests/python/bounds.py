@@ -1,4 +1,5 @@
-"""How close results must be to the float64 reference: the only place that holds tolerances.
+"""How close torch's results must be to the float64 reference; the numbers are those of
+deltaworks.testing.bounds.
 
 Three metrics per tensor: RMS(got - ref) / RMS(ref) over the tensor, the same for every (sequence,
 head), and max |got - ref| against 30 x bound x RMS(ref), since one wrong token among thousands
@@ -9,24 +10,23 @@ from __future__ import annotations
 
 import torch
 
+from deltaworks.testing import bounds as tolerances
+
 STATES = ("final_state", "initial_state")
 PARAMETERS = ("a_log", "dt_bias")
-OUTPUTS = ("o", "final_state")
+OUTPUTS = tolerances.OUTPUTS
 
-FORWARD = {torch.bfloat16: 1e-2, torch.float16: 3e-3, torch.float32: 2e-6, torch.float64: 1e-12}
-BACKWARD = {torch.bfloat16: 2e-2, torch.float16: 5e-3, torch.float32: 2e-5, torch.float64: 1e-11}
-GATE_SUM = 3e-2  # a_log, dt_bias, and g in bf16, where any 16-bit tensor takes part
-LOOP = 4.0
-MAXIMUM = 30.0
-NOT_TINY = 1e-4
-# A (sequence, head) of few numbers may cancel to almost nothing: it is held against the loop's
-# worst group, and against a tenth of the tensor's RMS at least.
-SMALL_GROUP = 16
-SMALL_FLOOR = 0.1
-GATE_FLOOR = 1e-3
-# Below these a value has no relative precision: fp16's subnormals; elsewhere underflow itself.
-VANISHED = {torch.float16: 2e-5}
-UNDERFLOW = 1e-20
+
+def by_dtype(table):
+    return {getattr(torch, name): value for name, value in table.items()}
+
+
+FORWARD, BACKWARD = by_dtype(tolerances.FORWARD), by_dtype(tolerances.BACKWARD)
+VANISHED = by_dtype(tolerances.VANISHED)
+GATE_SUM, LOOP, MAXIMUM = tolerances.GATE_SUM, tolerances.LOOP, tolerances.MAXIMUM
+NOT_TINY, GATE_FLOOR = tolerances.NOT_TINY, tolerances.GATE_FLOOR
+SMALL_GROUP, SMALL_FLOOR = tolerances.SMALL_GROUP, tolerances.SMALL_FLOOR
+UNDERFLOW = tolerances.UNDERFLOW
 
 
 def bound(name, io_dtype, dtype):

@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "tolerances.h"
+
 using deltaworks::DType;
 using deltaworks::Pass;
 using deltaworks::Port;
@@ -13,19 +15,7 @@ using deltaworks::Problem;
 
 namespace {
 
-constexpr double kLargest = 30, kGateSum = 3e-2, kNotTiny = 1e-4;
-
-double bound_of(Pass pass, DType dtype) {
-  const bool forward = pass == Pass::kForward;
-  switch (dtype) {
-    case DType::kBFloat16:
-      return forward ? 1e-2 : 2e-2;
-    case DType::kFloat16:
-      return forward ? 3e-3 : 5e-3;
-    default:
-      return forward ? 2e-6 : 2e-5;
-  }
-}
+using namespace deltaworks::tolerances;
 
 double bound_of(const Problem& problem, Port port) {
   const DType io = problem[Port::kQ].dtype, own = problem[port].dtype;
@@ -33,7 +23,8 @@ double bound_of(const Problem& problem, Port port) {
   const bool sum = port == Port::kDALog || port == Port::kDDtBias ||
                    (port == Port::kDG && own == DType::kBFloat16);
   if (narrow && sum) return kGateSum;
-  return std::max(bound_of(problem.pass, io), bound_of(problem.pass, own));
+  const bool forward = problem.pass == Pass::kForward;
+  return std::max(base_bound(forward, io), base_bound(forward, own));
 }
 
 // Which (sequence, head) every element belongs to; -1 for rows of none, and for parameters.
