@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "deltaworks/detail/call.h"
@@ -45,6 +46,14 @@ inline std::vector<Verdict> explain(const Problem& problem) {
     verdict.configuration = dw_verdict_configuration(found, i);
   }
   return verdicts;
+}
+
+// Names of the plans that there are for the problem, whether their engines take it or not, in the
+// order they are asked. Throws Error if the problem is not valid.
+inline std::vector<std::string> plan_names(const Problem& problem) {
+  std::vector<std::string> names;
+  for (Verdict& verdict : explain(problem)) names.push_back(std::move(verdict.plan_name));
+  return names;
 }
 
 }  // namespace deltaworks

@@ -2,9 +2,10 @@
 //
 //   Problem problem = ...;                      // describe
 //   validate(problem);                          // shapes, dtypes, combinations
-//   for (const Verdict& v : explain(problem))   // explain.h: every engine's plan and its reasons
+//   plan_names(problem);                        // explain.h: "gdn_cpu", "gdn_reference"
 //   problem.plan_name = "gdn_cpu";              // pin one, or take the first that accepts
-//   Plan plan = find_plan(problem);             // selected, built, kept in a cache
+//   check_support(problem);                     // throws every engine's reasons; explain() has
+//   them Plan plan = find_plan(problem);             // selected, built, kept in a cache
 //   std::vector<std::byte> workspace(plan.workspace_bytes());
 //   Pack pack; pack[Port::kQ] = q; ...
 //   plan.execute(pack, workspace.data());       // as often as wanted, in any thread
@@ -26,6 +27,12 @@ inline Dims validate(const Problem& problem) {
   dw_dims d;
   detail::require(dw_validate(detail::CProblem(problem).get(), &d));
   return {.T = d.T, .N = d.N, .K = d.K, .V = d.V, .H = d.H, .HK = d.HK, .HV = d.HV, .HO = d.HO};
+}
+
+// Whether some engine takes the problem, or the pinned one does. Throws Error; kNotSupported lists
+// every engine's reasons.
+inline void check_support(const Problem& problem) {
+  detail::require(dw_check(detail::CProblem(problem).get()));
 }
 
 // An engine's answer to one problem. Copies share it. One plan may execute in many threads at once,

@@ -65,9 +65,16 @@ void require(bool met, const char* text) {
   if (!met) throw Error(Status::kInvalidValue, text);
 }
 
+// What an argument points to, which must be there.
+template <class T>
+T& at(T* pointer, const char* name) {
+  if (pointer == nullptr) throw Error(Status::kInvalidValue, cat(name, " is a null pointer"));
+  return *pointer;
+}
+
 // The base pointers of the ports that caller and library know.
 Pack pack_of(void* const* pointers, size_t count) {
-  require(pointers != nullptr || count == 0, "dw_plan_execute: pointers is a null pointer");
+  if (count > 0) at(pointers, "pointers");
   Pack pack;
   std::copy_n(pointers, std::min<size_t>(count, kPortCount), pack.pointers.begin());
   return pack;
@@ -79,22 +86,22 @@ extern "C" {
 
 dw_status dw_validate(const dw_problem* problem, dw_dims* dims) {
   return guarded([&] {
-    const Dims d = judge(read(*problem));
+    const Dims d = judge(read(at(problem, "problem")));
     if (dims != nullptr) *dims = {d.T, d.N, d.K, d.V, d.H, d.HK, d.HV, d.HO};
   });
 }
 
 dw_status dw_check(const dw_problem* problem) {
-  return guarded([&] { plan_for(read(*problem)); });
+  return guarded([&] { plan_for(read(at(problem, "problem"))); });
 }
 
 dw_status dw_describe_outputs(const dw_problem* problem, uint64_t wanted, dw_tensor* outputs,
                               size_t capacity, size_t* count) {
-  *count = 0;
   return guarded([&] {
-    for (const OutputDesc& output : describe_outputs(read(*problem), wanted)) {
+    at(count, "count") = 0;
+    for (const OutputDesc& output : describe_outputs(read(at(problem, "problem")), wanted)) {
       require(*count < capacity, "dw_describe_outputs: capacity is too small");
-      outputs[(*count)++] = to_c(output.port, output.desc);
+      (&at(outputs, "outputs"))[(*count)++] = to_c(output.port, output.desc);
     }
   });
 }
@@ -102,36 +109,39 @@ dw_status dw_describe_outputs(const dw_problem* problem, uint64_t wanted, dw_ten
 dw_status dw_problem_parse(const char* text, dw_problem* problem, dw_tensor* tensors,
                            size_t capacity) {
   return guarded([&] {
-    const Problem parsed = parse(text);
+    const Problem parsed = parse(&at(text, "text"));
     const auto count = std::count_if(parsed.tensors.begin(), parsed.tensors.end(),
                                      [](const TensorDesc& tensor) { return tensor.present(); });
     require(static_cast<size_t>(count) <= capacity, "dw_problem_parse: capacity is too small");
-    write(parsed, *problem);
+    write(parsed, at(problem, "problem"));
     problem->tensors = tensors;
     problem->tensor_count = 0;
     for (int port = 0; port < kPortCount; ++port) {
       if (!parsed.tensors[port].present()) continue;
-      tensors[problem->tensor_count++] = to_c(static_cast<Port>(port), parsed.tensors[port]);
+      (&at(tensors, "tensors"))[problem->tensor_count++] =
+          to_c(static_cast<Port>(port), parsed.tensors[port]);
     }
   });
 }
 
 dw_status dw_problem_format(const dw_problem* problem, char* text, size_t size, size_t* needed) {
   return guarded([&] {
-    const Problem described = read(*problem);
+    const Problem described = read(at(problem, "problem"));
     judge(described);
     const std::string line = print(described);
     if (needed != nullptr) *needed = line.size() + 1;
     if (size == 0) return;
     const size_t length = std::min(line.size(), size - 1);
-    std::memcpy(text, line.data(), length);
+    std::memcpy(&at(text, "text"), line.data(), length);
     text[length] = '\0';
   });
 }
 
 dw_status dw_explain(const dw_problem* problem, dw_verdicts** found) {
-  *found = nullptr;
-  return guarded([&] { *found = new dw_verdicts{verdicts(read(*problem))}; });
+  return guarded([&] {
+    at(found, "verdicts") = nullptr;
+    *found = new dw_verdicts{verdicts(read(at(problem, "problem")))};
+  });
 }
 
 void dw_verdicts_release(dw_verdicts* verdicts) { delete verdicts; }
@@ -167,8 +177,10 @@ const char* dw_verdict_configuration(const dw_verdicts* verdicts, size_t engine)
 }
 
 dw_status dw_plan_find(const dw_problem* problem, dw_plan** plan) {
-  *plan = nullptr;
-  return guarded([&] { *plan = new dw_plan(plan_for(read(*problem))); });
+  return guarded([&] {
+    at(plan, "plan") = nullptr;
+    *plan = new dw_plan(plan_for(read(at(problem, "problem"))));
+  });
 }
 
 void dw_plan_release(dw_plan* plan) { delete plan; }
@@ -184,7 +196,7 @@ size_t dw_plan_workspace_bytes(const dw_plan* plan) { return plan->plan->workspa
 dw_status dw_plan_execute(const dw_plan* plan, void* const* pointers, size_t count, void* workspace,
                           void* stream) {
   return guarded([&] {
-    plan->plan->execute(pack_of(pointers, count), workspace, stream);
+    at(plan, "plan").plan->execute(pack_of(pointers, count), workspace, stream);
     last_plan = plan->name;
     last_workspace_bytes = plan->plan->workspace_bytes();
   });
@@ -193,9 +205,9 @@ dw_status dw_plan_execute(const dw_plan* plan, void* const* pointers, size_t cou
 dw_status dw_plan_time(const dw_plan* plan, void* const* pointers, size_t count, void* workspace,
                        int64_t calls, double* execute_seconds, double* kernel_seconds) {
   return guarded([&] {
-    const auto times = plan->plan->time(pack_of(pointers, count), workspace, calls);
-    *execute_seconds = times.execute;
-    *kernel_seconds = times.kernels;
+    const auto times = at(plan, "plan").plan->time(pack_of(pointers, count), workspace, calls);
+    at(execute_seconds, "execute_seconds") = times.execute;
+    at(kernel_seconds, "kernel_seconds") = times.kernels;
   });
 }
 

@@ -27,12 +27,16 @@ void require(bool met, const Parts&... parts) {
   if (!met) throw Error(Status::kInvalidValue, cat("dw_problem: ", parts...));
 }
 
+void judge_size(std::size_t size) {
+  require(size >= kFirstVersion, "struct_size must be sizeof(dw_problem) = ", sizeof(dw_problem),
+          ", got ", size);
+}
+
 }  // namespace
 
 Problem read(const dw_problem& problem) {
   const std::size_t size = problem.struct_size;
-  require(size >= kFirstVersion, "struct_size must be sizeof(dw_problem) = ", sizeof(dw_problem),
-          ", got ", size);
+  judge_size(size);
   dw_problem known{};
   std::memcpy(&known, &problem, std::min(size, sizeof known));
 
@@ -72,6 +76,7 @@ dw_tensor to_c(Port port, const TensorDesc& tensor) {
 }
 
 void write(const Problem& from, dw_problem& to) {
+  judge_size(to.struct_size);
   dw_problem written = *detail::CProblem(from).get();
   written.plan_name = from.plan_name.empty() ? "" : permanent_plan_name(from.op, from.plan_name);
   written.tensors = nullptr;

@@ -201,8 +201,44 @@ TEST(CApi, FewerPointers) {
   expect_failure(dw_plan_execute(plan, few.data(), few.size(), memory, nullptr),
                  Status::kInvalidValue, "gated_delta_net: g has no memory (null pointer)");
   expect_failure(dw_plan_execute(plan, nullptr, 1, nullptr, nullptr), Status::kInvalidValue,
-                 "dw_plan_execute: pointers is a null pointer");
+                 "pointers is a null pointer");
   dw_plan_release(plan);
+}
+
+TEST(CApi, NullPointers) {
+  const Problem problem = valid_problem(Pass::kForward);
+  const CCall call(problem);
+  const auto expect_null = [](dw_status got, const std::string& name) {
+    expect_failure(got, Status::kInvalidValue, name + " is a null pointer");
+  };
+  dw_problem parsed{};
+  dw_plan* plan = nullptr;
+  dw_verdicts* verdicts = nullptr;
+  dw_tensor tensors[DW_PORT_COUNT];
+  std::size_t count = 0;
+  expect_null(dw_validate(nullptr, nullptr), "problem");
+  expect_null(dw_check(nullptr), "problem");
+  expect_null(dw_plan_find(nullptr, &plan), "problem");
+  expect_null(dw_plan_find(&call.problem, nullptr), "plan");
+  expect_null(dw_explain(nullptr, &verdicts), "problem");
+  expect_null(dw_explain(&call.problem, nullptr), "verdicts");
+  expect_null(dw_describe_outputs(nullptr, 0, tensors, DW_PORT_COUNT, &count), "problem");
+  expect_null(dw_describe_outputs(&call.problem, 0, nullptr, DW_PORT_COUNT, &count), "outputs");
+  expect_null(dw_describe_outputs(&call.problem, 0, tensors, DW_PORT_COUNT, nullptr), "count");
+  const char* text = "gdn:fwd:fp32:N1T1H1K1V1";
+  expect_null(dw_problem_parse(nullptr, &parsed, tensors, DW_PORT_COUNT), "text");
+  expect_null(dw_problem_parse(text, nullptr, tensors, DW_PORT_COUNT), "problem");
+  parsed.struct_size = sizeof parsed;
+  expect_null(dw_problem_parse(text, &parsed, nullptr, DW_PORT_COUNT), "tensors");
+  parsed.struct_size = 8;
+  expect_failure(dw_problem_parse(text, &parsed, tensors, DW_PORT_COUNT), Status::kInvalidValue,
+                 "dw_problem: struct_size must be sizeof(dw_problem) = " +
+                     std::to_string(sizeof(dw_problem)) + ", got 8");
+  expect_null(dw_problem_format(nullptr, nullptr, 0, &count), "problem");
+  expect_null(dw_problem_format(&call.problem, nullptr, 10, nullptr), "text");
+  expect_null(dw_plan_execute(nullptr, call.pointers, DW_PORT_COUNT, nullptr, nullptr), "plan");
+  expect_null(dw_plan_time(nullptr, call.pointers, DW_PORT_COUNT, nullptr, 1, nullptr, nullptr),
+              "plan");
 }
 
 TEST(CApi, DescribesOutputs) {

@@ -478,6 +478,8 @@ TEST(PlanErrors, NobodyAccepts) {
       "\n  gdn_reference: checkpoint_every_n_tokens must be 0, got 64";
 #endif
   expect_error([&] { find_plan(problem); }, Status::kNotSupported, text);
+  expect_error([&] { check_support(problem); }, Status::kNotSupported, text);
+  EXPECT_NO_THROW(check_support(valid_problem(Pass::kForward)));
 }
 
 TEST(PlanErrors, PinnedEngineDeclines) {
@@ -494,6 +496,9 @@ TEST(Explain, EveryEngineWithItsReasons) {
   Problem problem = valid_problem(Pass::kForward);
   std::vector<Verdict> verdicts = explain(problem);
   ASSERT_GE(verdicts.size(), 1u);
+  const std::vector<std::string> names = plan_names(problem);
+  ASSERT_EQ(names.size(), verdicts.size());
+  for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(names[i], verdicts[i].plan_name);
   EXPECT_EQ(verdicts[0].plan_name, "gdn_cpu");
   EXPECT_TRUE(verdicts[0].accepts());
   const Plan plan = find_plan(problem);
