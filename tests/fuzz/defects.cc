@@ -111,10 +111,12 @@ constexpr Defect kDefects[] = {
     {Rule::kKeyDim, always,
      [](Problem& p, Random& r) {
        p[Port::kQ].shape[2] = r.pick({0, 513, 1 << 16});
+       p[Port::kQ].stride[2] = 1;  // an axis of one element may have any
      }},
     {Rule::kValueDim, always,
      [](Problem& p, Random& r) {
        p[Port::kV].shape[2] = r.pick({0, 513, 1 << 16});
+       p[Port::kV].stride[2] = 1;  // an axis of one element may have any
      }},
     {Rule::kKeyHeads, always,
      [](Problem& p, Random& r) { p[Port::kK].shape[1] = output_heads(p) + r.between(1, 3); }},
