@@ -7,6 +7,7 @@ import pytest
 from tools.checks.formatting import clang_format, ruff_check, ruff_format
 from tools.checks.layers import layers
 from tools.checks.paths import machine_paths
+from tools.checks.placeholders import placeholders
 from tools.checks.size import LIMIT, file_size
 from tools.checks.twins import twins
 from tools.checks.variants import variant_names
@@ -63,6 +64,8 @@ HEADERS = {
         ("src/graph/x.cc", '"engines/cpu/simd.h"', "graph may not see engines"),
         ("src/c_api/x.cc", '"bindings/torch/call.h"', "no such file"),
         ("src/c_api/x.cc", "<torch/torch.h>", "torch and Python headers"),
+        ("include/deltaworks/x.h", "<cuda_runtime.h>", "CUDA headers"),
+        ("src/engines/cpu/x.cc", "<cuda/ptx>", "CUDA headers"),
         ("src/core/x.cc", "<Python.h>", "torch and Python headers"),
         ("tests/cpp/x.cc", "<ATen/ATen.h>", "torch and Python headers"),
         ("bindings/torch/x.cc", '"deltaworks/types.h"', "bindings see deltaworks/c_api.h alone"),
@@ -207,3 +210,15 @@ def test_files_leaves_out_what_is_not_source(tree):
         }
     )
     assert list(files(root)) == [Path("README.md"), Path("src/a.cc")]
+
+
+def test_placeholders_finds(tree):
+    place = "@" + "MINUTES@"
+    assert placeholders(tree({"docs/a.md": f"one\ntakes {place} minutes\n"})) == [
+        f"docs/a.md:2: {place}"
+    ]
+
+
+def test_placeholders_accepts(tree):
+    files = {"docs/a.md": "q@32x1 a@b.c @mark.skip\n", "cmake/a.cmake.in": "@" + "VERSION@\n"}
+    assert placeholders(tree(files)) == []

@@ -121,7 +121,7 @@ typedef struct dw_problem {
   int32_t op;
   int32_t pass;
   uint32_t flags;
-  int32_t threads;          /* upper bound on CPU threads; 0: the default */
+  int32_t threads;          /* upper bound on CPU threads; 0: the default; over 1024: 1024 */
   const dw_tensor* tensors; /* those that take part, each port at most once, in any order */
   size_t tensor_count;
   const char* gate_domain; /* "log", "linear"; NULL: "log" */
@@ -196,8 +196,9 @@ DW_API const char* dw_plan_configuration(const dw_plan* plan); /* "AVX2, 2 threa
 DW_API size_t dw_plan_workspace_bytes(const dw_plan* plan);
 /* Runs the plan on the base pointers of its tensors, by port; `count` is the length of the array.
  * `workspace` holds dw_plan_workspace_bytes() of any content and alignment; one execution at a time
- * may use it. Inputs are not written. Allocates nothing. `stream` is not read on the CPU. Fails
- * before anything is written if cu_seqlens is malformed or a pointer is missing. */
+ * may use it. Inputs are not written; what is written may overlap neither inputs nor one another.
+ * Allocates nothing. `stream` is not read on the CPU. Fails before anything is written if
+ * cu_seqlens is malformed or a pointer is missing. */
 DW_API dw_status dw_plan_execute(const dw_plan* plan, void* const* pointers, size_t count,
                                  void* workspace, void* stream);
 /* Seconds a call, the median of `calls`, of dw_plan_execute and of the kernels inside it, called
@@ -226,7 +227,7 @@ DW_API const char* dw_cpu_isa(int32_t* lanes);
 /* Threads that a problem with threads = 0 may use: OMP_NUM_THREADS, else the processors there. */
 DW_API int32_t dw_default_threads(void);
 DW_API const char* dw_version(void); /* "0.1.0" */
-/* How the library was built: "GCC 12.2.0, RelWithDebInfo". */
+/* How the library was built: "GNU 12.2.0, RelWithDebInfo". */
 DW_API const char* dw_build(void);
 
 #ifdef __cplusplus

@@ -4,8 +4,8 @@
 //   validate(problem);                          // shapes, dtypes, combinations
 //   plan_names(problem);                        // explain.h: "gdn_cpu", "gdn_reference"
 //   problem.plan_name = "gdn_cpu";              // pin one, or take the first that accepts
-//   check_support(problem);                     // throws every engine's reasons; explain() has
-//   them Plan plan = find_plan(problem);             // selected, built, kept in a cache
+//   check_support(problem);                     // or throws every engine's reasons
+//   Plan plan = find_plan(problem);             // selected, built, kept in a cache
 //   std::vector<std::byte> workspace(plan.workspace_bytes());
 //   Pack pack; pack[Port::kQ] = q; ...
 //   plan.execute(pack, workspace.data());       // as often as wanted, in any thread

@@ -108,7 +108,7 @@ struct Problem {
   // backward of the same problem.
   bool requires_gradient = false;
   std::string plan_name;     // pins an engine; empty: the first that accepts
-  std::int32_t threads = 0;  // upper bound on CPU threads; 0: the process's default
+  std::int32_t threads = 0;  // upper bound; 0: the process's default; over 1024: 1024
 
   TensorDesc& operator[](Port port) { return tensors[index(port)]; }
   const TensorDesc& operator[](Port port) const { return tensors[index(port)]; }

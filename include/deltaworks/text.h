@@ -13,6 +13,9 @@ namespace deltaworks {
 
 // Throws Error(kInvalidValue) where the text is no problem string, and says where and why.
 inline Problem parse_problem(const std::string& text) {
+  if (text.find('\0') != std::string::npos) {
+    throw Error(Status::kInvalidValue, "problem string: holds a NUL character");
+  }
   dw_problem problem{};
   problem.struct_size = sizeof problem;
   dw_tensor tensors[DW_PORT_COUNT];

@@ -13,7 +13,10 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <string>
 #include <type_traits>
+
+#include "deltaworks/status.h"
 
 namespace deltaworks {
 
@@ -88,21 +91,26 @@ struct TensorDesc {
   bool operator==(const TensorDesc&) const = default;
 };
 
-// Description of a tensor with the given strides.
+// Description of a tensor with the given strides, one an axis; Error(kInvalidValue) otherwise.
 inline TensorDesc strided(DType dtype, std::span<const std::int64_t> shape,
                           std::span<const std::int64_t> stride, Device device = {}) {
+  if (shape.size() != stride.size()) {
+    throw Error(Status::kInvalidValue, "a view needs as many strides as axes, got " +
+                                           std::to_string(stride.size()) + " strides of " +
+                                           std::to_string(shape.size()) + " axes");
+  }
   TensorDesc desc{.dtype = dtype, .device = device};
   desc.rank = static_cast<std::int32_t>(shape.size());
   for (std::size_t axis = 0; axis < shape.size() && axis < kMaxRank; ++axis) {
     desc.shape[axis] = shape[axis];
-    desc.stride[axis] = axis < stride.size() ? stride[axis] : 0;
+    desc.stride[axis] = stride[axis];
   }
   return desc;
 }
 
 // Row-major description of a dense tensor.
 inline TensorDesc contiguous(DType dtype, std::span<const std::int64_t> shape, Device device = {}) {
-  TensorDesc desc = strided(dtype, shape, {}, device);
+  TensorDesc desc = strided(dtype, shape, shape, device);
   std::uint64_t stride = 1;  // of shapes that no memory holds it wraps; they are rejected later
   for (int axis = (desc.rank < kMaxRank ? desc.rank : kMaxRank) - 1; axis >= 0; --axis) {
     desc.stride[axis] = static_cast<std::int64_t>(stride);

@@ -113,13 +113,13 @@ dw_status dw_problem_parse(const char* text, dw_problem* problem, dw_tensor* ten
     const auto count = std::count_if(parsed.tensors.begin(), parsed.tensors.end(),
                                      [](const TensorDesc& tensor) { return tensor.present(); });
     require(static_cast<size_t>(count) <= capacity, "dw_problem_parse: capacity is too small");
+    if (count > 0) at(tensors, "tensors");
     write(parsed, at(problem, "problem"));
     problem->tensors = tensors;
     problem->tensor_count = 0;
     for (int port = 0; port < kPortCount; ++port) {
       if (!parsed.tensors[port].present()) continue;
-      (&at(tensors, "tensors"))[problem->tensor_count++] =
-          to_c(static_cast<Port>(port), parsed.tensors[port]);
+      tensors[problem->tensor_count++] = to_c(static_cast<Port>(port), parsed.tensors[port]);
     }
   });
 }
@@ -205,9 +205,11 @@ dw_status dw_plan_execute(const dw_plan* plan, void* const* pointers, size_t cou
 dw_status dw_plan_time(const dw_plan* plan, void* const* pointers, size_t count, void* workspace,
                        int64_t calls, double* execute_seconds, double* kernel_seconds) {
   return guarded([&] {
-    const auto times = at(plan, "plan").plan->time(pack_of(pointers, count), workspace, calls);
-    at(execute_seconds, "execute_seconds") = times.execute;
-    at(kernel_seconds, "kernel_seconds") = times.kernels;
+    const BuiltPlan& built = *at(plan, "plan").plan;
+    at(execute_seconds, "execute_seconds") = at(kernel_seconds, "kernel_seconds") = 0;
+    const auto times = built.time(pack_of(pointers, count), workspace, calls);
+    *execute_seconds = times.execute;
+    *kernel_seconds = times.kernels;
   });
 }
 

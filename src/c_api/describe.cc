@@ -18,7 +18,7 @@ static_assert(DW_PORT_COUNT == kPortCount && DW_D_INITIAL_STATE == index(Port::k
 static_assert(DW_OTHER == static_cast<int>(DType::kOther));
 
 // dw_problem as of version 0.1, which every caller has; a newer one's fields are zero for an older
-// caller, and what a newer caller has past the struct known here is not looked at.
+// caller, and what a newer caller has past the struct known here must be zero.
 constexpr std::size_t kFirstVersion = offsetof(dw_problem, reserved) + sizeof(std::int32_t);
 
 // On the way of every call: the text is made only where it is needed.
@@ -27,9 +27,20 @@ void require(bool met, const Parts&... parts) {
   if (!met) throw Error(Status::kInvalidValue, cat("dw_problem: ", parts...));
 }
 
+constexpr std::size_t kLargestVersion = 4096;  // that there will ever be
+
+// What a newer caller sets may change results: it is refused, not passed over.
+constexpr std::uint32_t kKnownFlags = 2 * DW_HAS_CHECKPOINT_DTYPE - 1;
+
 void judge_size(std::size_t size) {
-  require(size >= kFirstVersion, "struct_size must be sizeof(dw_problem) = ", sizeof(dw_problem),
-          ", got ", size);
+  require(size >= kFirstVersion && size <= kLargestVersion,
+          "struct_size must be sizeof(dw_problem) = ", sizeof(dw_problem), ", got ", size);
+}
+
+bool is_zero(const void* memory, std::size_t from, std::size_t to) {
+  const auto* bytes = static_cast<const unsigned char*>(memory);
+  return std::all_of(bytes + from, bytes + std::max(from, to),
+                     [](unsigned char byte) { return byte == 0; });
 }
 
 }  // namespace
@@ -39,11 +50,15 @@ Problem read(const dw_problem& problem) {
   judge_size(size);
   dw_problem known{};
   std::memcpy(&known, &problem, std::min(size, sizeof known));
+  require(is_zero(&problem, sizeof known, size), "fields past the ", sizeof known,
+          " bytes that this library knows must be 0");
 
   require(known.op == DW_GATED_DELTA_NET, "unknown operation ", known.op);
   const char* op = op_name(static_cast<Op>(known.op));
   require(known.pass == DW_FORWARD || known.pass == DW_BACKWARD, "pass must be 0 or 1, got ",
           known.pass);
+  require((known.flags & ~kKnownFlags) == 0, "unknown flags ", known.flags & ~kKnownFlags);
+  require(known.reserved == 0, "reserved must be 0, got ", known.reserved);
   require(known.tensors != nullptr || known.tensor_count == 0, "tensors is a null pointer");
   require(known.tensor_count <= DW_PORT_COUNT, "tensor_count must be at most ", kPortCount,
           ", got ", known.tensor_count);
@@ -54,13 +69,17 @@ Problem read(const dw_problem& problem) {
     const std::uint64_t bit = std::uint64_t{1} << port;
     require(!(seen & bit), name(static_cast<Port>(port)), " is described twice");
     seen |= bit;
+    require(known.tensors[i].reserved == 0, name(static_cast<Port>(port)),
+            ": reserved must be 0, got ", known.tensors[i].reserved);
   }
   const char* domain = known.gate_domain;
   if (domain != nullptr && std::strcmp(domain, "log") != 0 && std::strcmp(domain, "linear") != 0) {
     throw RuleError(Rule::kGateDomain, Status::kInvalidValue,
                     cat(op, ": gate_domain must be 'log' or 'linear', got '", domain, "'"));
   }
-  return detail::problem_of(known);
+  Problem read = detail::problem_of(known);
+  if (!read.plan_name.empty()) permanent_plan_name(read.op, read.plan_name);
+  return read;
 }
 
 dw_tensor to_c(Port port, const TensorDesc& tensor) {

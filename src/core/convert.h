@@ -78,7 +78,7 @@ static inline Real load(DType dtype, const void* base, std::int64_t i) {
     case DType::kFloat64:
       return static_cast<Real>(static_cast<const double*>(base)[i]);
     default:
-      __builtin_unreachable();  // validate() lets no other dtype through
+      __builtin_unreachable();  // judge() lets no other dtype through
   }
 }
 

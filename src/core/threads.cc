@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
+#include <charconv>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -117,7 +119,8 @@ Pool& the_pool() {
 
 int find_default_threads() {
   if (const char* text = std::getenv("OMP_NUM_THREADS")) {
-    const int wanted = std::atoi(text);
+    int wanted = 0;  // where it is no number, or one beyond int
+    std::from_chars(text, text + std::strlen(text), wanted);
     if (wanted > 0) return wanted;
   }
   cpu_set_t set;

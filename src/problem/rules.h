@@ -22,7 +22,7 @@ enum class Rule : std::int8_t {
   kKeyHeads,
   kHeadGroups,
   kShape,
-  kZeroStride,
+  kOverlap,
   kDevice,
   // dtypes
   kIoDtype,
@@ -37,6 +37,7 @@ enum class Rule : std::int8_t {
   kStateDtype,
   kStatesAlike,
   // options
+  kThreads,
   kScale,
   kNegEigvalNeedsSigmoid,
   kALogNeedsSafeGate,

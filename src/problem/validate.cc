@@ -4,9 +4,13 @@
 #include "problem/validate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdlib>
 #include <initializer_list>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/strings.h"
 #include "problem/ports.h"
@@ -16,6 +20,7 @@ namespace deltaworks {
 namespace {
 
 constexpr std::int64_t kMaxHeadDim = 512;
+constexpr double kMaxElements = 0x1p48;
 
 class Validator {
  public:
@@ -103,6 +108,11 @@ class Validator {
             kMaxHeadDim, ", got ", V);
     require(Rule::kKeyHeads, HK == H || HK == HV, "k must have as many heads as q (", H, ") or v (",
             HV, "), got ", HK);
+    const double states = static_cast<double>(N) * static_cast<double>(HO) *
+                          static_cast<double>(K) * static_cast<double>(V);
+    require(Rule::kSize, states <= kMaxElements,
+            "the states must have at most 2^48 elements, got N = ", N, ", HO = ", HO, ", V = ", V,
+            ", K = ", K);
     const std::int64_t fewer = std::min(H, HV);
     require(Rule::kHeadGroups, fewer == 0 ? HO == 0 : HO % fewer == 0,
             "the larger of the head counts of q and v must be a multiple of the smaller, got ", H,
@@ -122,9 +132,10 @@ class Validator {
         require(Rule::kShape, any || tensor.shape[axis] == extent(dims_, spec.axes[axis]),
                 name(spec.port), " must have shape ", symbols(spec), " = ", expected(spec),
                 ", got ", shape(tensor));
-        require(Rule::kZeroStride, !written || tensor.shape[axis] <= 1 || tensor.stride[axis] != 0,
-                name(spec.port), " is written and must not have a zero stride");
       }
+      require(Rule::kOverlap, !written || !overlaps(tensor), name(spec.port),
+              " is written and must not overlap itself, got shape ", shape(tensor),
+              " with strides ", numbers(tensor.stride, tensor.rank));
     }
   }
 
@@ -187,6 +198,7 @@ class Validator {
 
   void check_options() const {
     const Options& o = p_.options;
+    require(Rule::kThreads, p_.threads >= 0, "threads must be >= 0, got ", p_.threads);
     require(Rule::kScale, !o.scale || std::isfinite(*o.scale), "scale must be finite, got ",
             o.scale.value_or(0));
     require(Rule::kNegEigvalNeedsSigmoid, !o.allow_neg_eigval || o.use_beta_sigmoid,
@@ -202,8 +214,8 @@ class Validator {
       const DType io = p_[Port::kQ].dtype;
       require(Rule::kCheckpointDtype,
               *o.checkpoint_dtype == io || *o.checkpoint_dtype == DType::kFloat32,
-              "checkpoint_dtype must be ", name(io), " as q is or float32, got ",
-              name(*o.checkpoint_dtype));
+              "checkpoint_dtype must be ", name(io), " as q is",
+              io == DType::kFloat32 ? "" : " or float32", ", got ", name(*o.checkpoint_dtype));
     }
     const bool state = p_.has(Port::kInitialState), pool = p_.has(Port::kStateIndices);
     require(Rule::kPoolNeedsState, !pool || state, "state_indices needs initial_state");
@@ -241,6 +253,23 @@ class Validator {
     return count;
   }
 
+  // Whether two elements may share memory: each axis must step over all that the axes of shorter
+  // strides reach. (There are layouts without overlap that interleave axes; nobody makes them.)
+  static bool overlaps(const TensorDesc& tensor) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> axes;  // stride, size
+    for (int axis = 0; axis < tensor.rank; ++axis) {
+      const std::int64_t size = tensor.shape[axis];
+      if (size > 1) axes.emplace_back(std::abs(tensor.stride[axis]), size);
+    }
+    std::sort(axes.begin(), axes.end());
+    std::int64_t reach = 0;
+    for (const auto& [stride, size] : axes) {
+      if (stride <= reach) return true;
+      reach += stride * (size - 1);
+    }
+    return false;
+  }
+
   // Beyond 2^48 elements no memory reaches, and sizes and offsets could overflow.
   static bool is_addressable(const TensorDesc& tensor) {
     double count = 1, span = 0;
@@ -249,13 +278,13 @@ class Validator {
       count *= std::max(size, 1.0);
       span += std::max(size - 1, 0.0) * std::abs(static_cast<double>(tensor.stride[axis]));
     }
-    constexpr double kLimit = 0x1p48;
-    return count <= kLimit && span <= kLimit;
+    return count <= kMaxElements && span <= kMaxElements;
   }
 
   static std::string device(Device device) {
     const char* type = name(device.type);
-    return device.type == DeviceType::kCuda ? cat(type, ":", device.index) : type;
+    const bool indexed = device.type == DeviceType::kCuda || device.index != 0;
+    return indexed ? cat(type, ":", device.index) : type;
   }
 
   static std::string shape(const TensorDesc& tensor) { return numbers(tensor.shape, tensor.rank); }

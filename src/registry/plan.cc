@@ -82,10 +82,14 @@ const std::vector<std::string>& plan_names(Op op) { return all_plan_names.at(op)
       cat(op_name(op), ": plan_name must be one of ", joined(plan_names(op)), ", got ", got));
 }
 
+bool environment_decides(const Problem& problem) {
+  return problem.plan_name.empty() && !forced_engine().empty();
+}
+
 // The problem with what the process decides where the caller does not: the engine that the
 // environment forces, and the number of threads. False if there is nothing to decide.
 bool resolve(const Problem& problem, Problem& resolved) {
-  const bool forces = problem.plan_name.empty() && !forced_engine().empty();
+  const bool forces = environment_decides(problem);
   if (!forces && problem.threads > 0 && problem.threads <= kMaxThreads) return false;
   resolved = problem;
   if (forces) {
@@ -96,12 +100,13 @@ bool resolve(const Problem& problem, Problem& resolved) {
     }
     resolved.plan_name = plan_name(problem.op, forced_engine());
   }
+  if (problem.threads < 0) return true;  // is rejected
   resolved.threads =
-      problem.threads > 0 ? std::min(problem.threads, kMaxThreads) : default_threads();
+      std::min(problem.threads > 0 ? problem.threads : default_threads(), kMaxThreads);
   return true;
 }
 
-std::shared_ptr<const BuiltPlan> build(const Problem& problem) {
+std::shared_ptr<const BuiltPlan> build(const Problem& problem, const char* pinned_by) {
   const Dims dims = judge(problem);
   const bool pinned = !problem.plan_name.empty();
   std::string reasons;
@@ -117,8 +122,10 @@ std::shared_ptr<const BuiltPlan> build(const Problem& problem) {
     for (const std::string& reason : check.reasons()) reasons += cat("\n  ", name, ": ", reason);
   }
   if (reasons.empty()) fail_plan_name(problem.op, problem.plan_name);
-  throw Error(Status::kNotSupported,
-              cat(op_name(problem.op), ": no engine takes this problem", reasons));
+  const std::string who =
+      pinned ? cat(problem.plan_name, ", pinned by ", pinned_by, ", does not take this problem")
+             : "no engine takes this problem";
+  throw Error(Status::kNotSupported, cat(op_name(problem.op), ": ", who, reasons));
 }
 
 // The process's plans. Made when the library is loaded, never destroyed; a fork waits until no
@@ -189,10 +196,11 @@ BuiltPlan::Times BuiltPlan::time(const Pack& pack, void* workspace, std::int64_t
 }
 
 std::shared_ptr<const BuiltPlan> plan_for(const Problem& problem) {
-  Problem resolved;
-  if (resolve(problem, resolved)) return plan_for(resolved);
-  if (std::shared_ptr<const BuiltPlan> plan = plan_cache.find(problem)) return plan;
-  std::shared_ptr<const BuiltPlan> plan = build(problem);
+  Problem copy;
+  const Problem& resolved = resolve(problem, copy) ? copy : problem;
+  if (std::shared_ptr<const BuiltPlan> plan = plan_cache.find(resolved)) return plan;
+  std::shared_ptr<const BuiltPlan> plan =
+      build(resolved, environment_decides(problem) ? "DELTAWORKS_ENGINE" : "plan_name");
   plan_cache.insert(plan);
   return plan;
 }

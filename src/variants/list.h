@@ -17,7 +17,7 @@ decltype(auto) with_variant(Op op, F&& f) {
     case Op::kGatedDeltaNet:
       return std::forward<F>(f).template operator()<Gdn>();
   }
-  __builtin_unreachable();  // validate() lets no other value through
+  __builtin_unreachable();  // judge() lets no other value through
 }
 
 // Calls f.template operator()<Variant>() for every variant.

@@ -40,7 +40,7 @@ TEST(CApi, EveryRuleHasItsStatusAndText) {
     CCall call(problem);
     if (!row.gate_domain.empty()) call.problem.gate_domain = row.gate_domain.c_str();
     if (!row.offsets.empty() || row.without_memory) continue;  // ExecuteJudgesData
-    if (row.rule != Rule::kPlanName) {
+    {
       expect_failure(dw_validate(&call.problem, nullptr), row);
       size_t needed = 0;
       expect_failure(dw_problem_format(&call.problem, nullptr, 0, &needed), row);
@@ -128,10 +128,11 @@ TEST(CApi, NotSupportedIsThree) {
   problem.plan_name = "gdn_cpu";
   problem.options.checkpoint_every_n_tokens = 16;
   const CCall call(problem);
-  expect_failure(dw_check(&call.problem), Status::kNotSupported,
-                 "gated_delta_net: no engine takes this problem\n  gdn_cpu: "
-                 "checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet), "
-                 "got 16");
+  expect_failure(
+      dw_check(&call.problem), Status::kNotSupported,
+      "gated_delta_net: gdn_cpu, pinned by plan_name, does not take this problem\n  gdn_cpu: "
+      "checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet), "
+      "got 16");
   EXPECT_STREQ(dw_last_rule(), "");
 }
 
@@ -151,6 +152,9 @@ TEST(CApi, ValuesOutOfRange) {
                "dw_problem: tensors is a null pointer");
   expect_wrong([](CCall& c) { c.problem.tensor_count = 23; },
                "dw_problem: tensor_count must be at most 22, got 23");
+  expect_wrong([](CCall& c) { c.problem.flags |= 1u << 20; }, "dw_problem: unknown flags 1048576");
+  expect_wrong([](CCall& c) { c.problem.reserved = 5; }, "dw_problem: reserved must be 0, got 5");
+  expect_wrong([](CCall& c) { c[DW_K].reserved = 6; }, "dw_problem: k: reserved must be 0, got 6");
   for (std::int32_t dtype : {-1, static_cast<std::int32_t>(DW_OTHER), 99}) {
     CCall call(problem);
     call[DW_G].dtype = dtype;
@@ -172,19 +176,27 @@ TEST(CApi, ValuesOutOfRange) {
   }
 }
 
-// A caller of a newer version has a longer struct: what is past the struct known here is not looked
-// at. There is no older version than this one.
+// A caller of a newer version has a longer struct: what is past the struct known here must be zero.
+// There is no older version than this one.
 TEST(CApi, StructSize) {
   const Problem problem = valid_problem(Pass::kForward);
   CCall call(problem);
-  for (std::size_t size : {std::size_t{0}, sizeof(dw_problem) - 1}) {
+  for (std::size_t size : {std::size_t{0}, sizeof(dw_problem) - 1, ~std::size_t{0}}) {
     call.problem.struct_size = size;
     expect_failure(dw_check(&call.problem), Status::kInvalidValue,
                    "dw_problem: struct_size must be sizeof(dw_problem) = " +
                        std::to_string(sizeof(dw_problem)) + ", got " + std::to_string(size));
   }
-  call.problem.struct_size = sizeof(dw_problem) + 1000;
-  EXPECT_EQ(dw_check(&call.problem), DW_OK);
+  struct {
+    dw_problem known;
+    std::int64_t later[3];
+  } newer{call.problem, {0, 0, 0}};
+  newer.known.struct_size = sizeof newer;
+  EXPECT_EQ(dw_check(&newer.known), DW_OK) << dw_last_error();
+  newer.later[2] = 1;
+  expect_failure(dw_check(&newer.known), Status::kInvalidValue,
+                 "dw_problem: fields past the " + std::to_string(sizeof(dw_problem)) +
+                     " bytes that this library knows must be 0");
 }
 
 // Pointers of ports that the caller's version does not know are absent.

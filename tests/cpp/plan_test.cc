@@ -81,7 +81,7 @@ std::vector<Problem> neighbours(Pass pass) {
   for (int i = 0; i < kPortCount; ++i) {
     const Port port = static_cast<Port>(i);
     for (int axis = 0; axis < base[port].rank; ++axis) {
-      add([=](Problem& p) { p[port].stride[axis] += 1000; });
+      add([=](Problem& p) { p[port].stride[axis] += 10000; });
     }
     const Role role = spec_of(port).role;
     const bool may_go = role == Role::kFlow || role == Role::kGradient ||
@@ -119,6 +119,10 @@ std::vector<Problem> neighbours(Pass pass) {
         if (!p.has(spec.port)) continue;
         for (int axis = 0; axis < spec.rank; ++axis) {
           if (spec.axes[axis] == changed) p[spec.port].shape[axis] = size;
+        }
+        if (spec.role != Role::kInput && spec.role != Role::kOptional) {  // may not overlap
+          const TensorDesc& x = p[spec.port];
+          p[spec.port] = contiguous(x.dtype, std::span(x.shape).first(x.rank));
         }
       }
       if (changed == Axis::kN) p[Port::kCuSeqlens].shape[0] = size + 1;
@@ -176,8 +180,8 @@ TEST(PlanCache, DefaultThreadsAreAKeyLikeAnyOther) {
   const std::shared_ptr<const BuiltPlan> plan = plan_for(problem);
   EXPECT_EQ(plan->problem().threads, default_threads());
   EXPECT_EQ(plan_for(problem), plan);
-  problem.threads = -3;
-  EXPECT_EQ(plan_for(problem), plan);
+  problem.threads = 2'000'000'000;
+  EXPECT_EQ(plan_for(problem)->problem().threads, 1024);
 }
 
 class NoWork final : public Executable {
@@ -487,7 +491,7 @@ TEST(PlanErrors, PinnedEngineDeclines) {
   problem.plan_name = "gdn_cpu";
   problem[Port::kStateIndices] = contiguous(DType::kInt32, {2});
   expect_error([&] { find_plan(problem); }, Status::kNotSupported,
-               "gated_delta_net: no engine takes this problem"
+               "gated_delta_net: gdn_cpu, pinned by plan_name, does not take this problem"
                "\n  gdn_cpu: state_indices must be absent (state pools are not supported yet), got "
                "a tensor");
 }

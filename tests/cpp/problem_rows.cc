@@ -204,15 +204,18 @@ std::vector<ProblemRow> problem_rows() {
   value(kBackward, reshape(Port::kDDtBias, {3}), "ddt_bias must have shape [HO] = [4], got [3]");
   value(kBackward, reshape(Port::kDInitialState, {2, 4, 8, 1}),
         "d_initial_state" + state + "[2, 4, 8, 1]");
-  rule = Rule::kZeroStride;
-  for (const auto& [pass, port] : {std::pair{kForward, Port::kO},
-                                   {kForward, Port::kFinalState},
-                                   {kBackward, Port::kDK},
-                                   {kBackward, Port::kDALog}}) {
+  rule = Rule::kOverlap;
+  const auto overlap = [&](Pass pass, Port port, int axis, std::int64_t stride, const char* got) {
     value(
-        pass, [port = port](Problem& p) { p[port].stride[0] = 0; },
-        std::string(name(port)) + " is written and must not have a zero stride");
-  }
+        pass, [=](Problem& p) { p[port].stride[axis] = stride; },
+        std::string(name(port)) + " is written and must not overlap itself, got shape " + got);
+  };
+  overlap(kForward, Port::kO, 0, 0, "[12, 4, 8] with strides [0, 8, 1]");
+  overlap(kForward, Port::kO, 1, 7, "[12, 4, 8] with strides [32, 7, 1]");
+  overlap(kForward, Port::kO, 0, -31, "[12, 4, 8] with strides [-31, 8, 1]");
+  overlap(kForward, Port::kFinalState, 3, 8, "[2, 4, 8, 16] with strides [512, 128, 16, 8]");
+  overlap(kBackward, Port::kDK, 0, 1, "[12, 2, 16] with strides [1, 16, 1]");
+  overlap(kBackward, Port::kDALog, 0, 0, "[4] with strides [0]");
 
   rule = Rule::kShape;
   value(kForward, reshape(Port::kStateIndices, {3}),
@@ -283,6 +286,9 @@ std::vector<ProblemRow> problem_rows() {
        "d_final_state must be float32 as initial_state is, got float16");
 
   // options
+  rule = Rule::kThreads;
+  value(
+      kForward, [](Problem& p) { p.threads = -1; }, "threads must be >= 0, got -1");
   const double infinity = std::numeric_limits<double>::infinity();
   rule = Rule::kScale;
   option([infinity](Problem&, O& o) { o.scale = infinity; }, "scale must be finite, got inf");

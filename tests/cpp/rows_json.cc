@@ -73,7 +73,8 @@ std::string options(const Problem& problem) {
 }
 
 std::string json(const Problem& problem) {
-  return cat("{\"tensors\": ", tensors(problem), ", \"options\": ", options(problem), "}");
+  return cat("{\"tensors\": ", tensors(problem), ", \"options\": ", options(problem),
+             ", \"threads\": ", problem.threads, "}");
 }
 
 std::string json(const ProblemRow& row) {

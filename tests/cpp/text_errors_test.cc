@@ -45,7 +45,9 @@ TEST(TextErrors, DescribesWhatIsNotValid) {
            {":+state_indices", "state_indices needs initial_state"},
            {":every=-1", "checkpoint_every_n_tokens must be >= 0, got -1"},
            {":final:-final_state", "final_state is missing (output_final_state is set)"},
-           {":o@0x8x1", "o is written and must not have a zero stride"},
+           {":o@0x8x1",
+            "o is written and must not overlap itself, got shape [12, 4, 8] with strides [0, 8, "
+            "1]"},
            {":pool=7:-state_indices",
             "initial_state must have shape [N, HO, V, K] = [2, 4, 8, 16], got [7, 4, 8, 16]"},
        }) {

@@ -152,7 +152,7 @@ std::vector<Change> changes() {
          move_to(p, {DeviceType::kOther, 0});
        }},
       {":threads=4", [](P p) { p.threads = 4; }},
-      {":threads=-2147483648", [](P p) { p.threads = std::numeric_limits<std::int32_t>::min(); }},
+      {":threads=2147483647", [](P p) { p.threads = std::numeric_limits<std::int32_t>::max(); }},
       {":plan=gdn_cpu", [](P p) { p.plan_name = "gdn_cpu"; }},
       {":plan=" + std::string(64, 'x'), [](P p) { p.plan_name = std::string(64, 'x'); }},
   };
@@ -334,7 +334,7 @@ TEST(Text, TheLongestProblem) {
   move_to(p, {DeviceType::kOther, std::numeric_limits<std::int32_t>::min()});
   for (TensorDesc& tensor : p.tensors) {
     for (int axis = 0; axis < tensor.rank; ++axis) {
-      tensor.stride[axis] = axis - (std::int64_t{1} << 43);
+      tensor.stride[axis] *= -(std::int64_t{1} << 33);
     }
   }
   ASSERT_TRUE(is_valid(p));
@@ -350,8 +350,8 @@ TEST(Text, ThroughThePublicHeaders) {
       SCOPED_TRACE(plain_text(pass) + change.text);
       Problem p = plain(pass);
       change.make(p);
+      if (!p.plan_name.empty() && p.plan_name != "gdn_cpu") continue;  // refused: TextErrors
       EXPECT_EQ(to_string(p), plain_text(pass) + change.text);
-      if (!p.plan_name.empty() && p.plan_name != "gdn_cpu") continue;  // see TextErrors
       EXPECT_EQ(parse_problem(plain_text(pass) + change.text), p);
     }
   }

@@ -138,7 +138,7 @@ constexpr Defect kDefects[] = {
      [](Problem& p, Random& r) {
        p[r.pick({Port::kK, Port::kV})].shape[0] += r.between(1, 2);
      }},
-    {Rule::kZeroStride,
+    {Rule::kOverlap,
      [](P p) {
        return !ports_where(p, [&](Port port) { return long_axis(p, port) >= 0; }).empty();
      },
@@ -210,6 +210,8 @@ constexpr Defect kDefects[] = {
        dtype =
            dtype == DType::kFloat32 ? r.pick({DType::kBFloat16, DType::kFloat16}) : DType::kFloat32;
      }},
+    {Rule::kThreads, always,
+     [](Problem& p, Random& r) { p.threads = static_cast<std::int32_t>(-r.between(1, 1 << 30)); }},
     {Rule::kScale, always,
      [](Problem& p, Random& r) {
        p.options.scale = r.pick(

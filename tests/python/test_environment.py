@@ -54,7 +54,8 @@ def test_a_call_that_names_its_plan_keeps_it():
 def test_a_forced_engine_that_declines_is_an_error():
     result = run({"DELTAWORKS_ENGINE": "cpu"}, dtype="np.float64", check=False)
     assert result.returncode == 1
-    assert "NotSupportedError: gated_delta_net: no engine takes this problem" in result.stderr
+    text = "gdn_cpu, pinned by DELTAWORKS_ENGINE, does not take this problem"
+    assert f"NotSupportedError: gated_delta_net: {text}" in result.stderr
     assert "gdn_cpu: q k v must be float32, bfloat16 or float16, got float64" in result.stderr
 
 

@@ -3,6 +3,7 @@
 from tools.checks.formatting import clang_format, ruff_check, ruff_format
 from tools.checks.layers import layers
 from tools.checks.paths import machine_paths
+from tools.checks.placeholders import placeholders
 from tools.checks.size import file_size
 from tools.checks.twins import twins
 from tools.checks.variants import variant_names
@@ -13,6 +14,7 @@ CHECKS = {
     "file size": file_size,
     "twin files": twins,
     "machine paths": machine_paths,
+    "placeholders": placeholders,
     "clang-format": clang_format,
     "ruff format": ruff_format,
     "ruff check": ruff_check,

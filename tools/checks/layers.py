@@ -24,6 +24,7 @@ BELOW = {
 BELOW["c_api"] = {*BELOW, "c_api"}  # sees all
 C_HEADER = "deltaworks/c_api.h"
 FOREIGN = re.compile(r"(torch|ATen|c10|pybind11|nanobind)/|Python\.h$")
+CUDA = re.compile(r"cuda/|(cuda\w*|cooperative_groups|mma|nvrtc)\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -52,6 +53,8 @@ def judge(root: Path, path: Path, quote: str, name: str) -> str | None:
         return f"bindings see {C_HEADER} alone"
     if FOREIGN.match(name):
         return "torch and Python headers belong into bindings/"
+    if CUDA.match(name) and path.parts[:3] != ("src", "engines", "cuda"):
+        return "CUDA headers belong into src/engines/cuda"
     if layer is None:
         return None
     if target is None:

@@ -1,21 +1,22 @@
 """From a public operator's arguments to the dispatcher: kinds of values, autograd or not.
 
-Judged here is only what the C library cannot see: that an argument is a tensor, a number, a dtype
-or a string at all, and torch's transforms.
+Judged here is only what the C library cannot see: that an argument is a strided tensor or a dtype
+at all, and torch's transforms; the arguments that are no tensors by _arguments.py.
 """
 
 from __future__ import annotations
 
-import numbers
-
 import torch
 from torch.autograd import forward_ad
 
+from deltaworks import _arguments
 from deltaworks import _library as dw
 from deltaworks.errors import NOT_SUPPORTED, TYPE, from_status
 from deltaworks.ops import _graph
 from deltaworks.ops._autograd import LinearAttention, run_forward
 from deltaworks.ops._fake import dtype_number
+
+_Tensor, _strided = torch.Tensor, torch.strided  # looked up in every call
 
 
 def call(
@@ -30,42 +31,36 @@ def call(
 ):
     """Runs the forward of `operation`; returns (o, final_state or None).
 
-    inputs: the tensors or None, in the order of operation.inputs; flags: bits of _library. The
-    other arguments are those of the public operators.
+    inputs: the tensors or None, in the order of operation.inputs; flags: in the order of
+    _arguments.FLAGS. The other arguments are those of the public operators.
     """
     present, ports, differentiable, problem = [], 0, False, None
     for tensor, (port, name) in zip(inputs, operation.inputs, strict=True):
-        if isinstance(tensor, torch.Tensor):
+        if tensor is None:
+            if operation.required >> port & 1:
+                problem = problem or _arguments.wrong_kind(name, "a Tensor", tensor, _kind)
+        elif not isinstance(tensor, _Tensor):
+            problem = problem or _arguments.wrong_kind(name, "a Tensor", tensor, _kind)
+        elif tensor.layout is not _strided or tensor.is_nested:
+            problem = problem or _wrong_layout(name, tensor)
+        else:
             present.append(tensor)
             ports |= 1 << port
             differentiable = differentiable or tensor.requires_grad
-        elif tensor is not None or operation.required >> port & 1:
-            problem = problem or _kind(name, "a Tensor", tensor)
 
-    if scale is None:
-        scale = 0.0
-    else:
-        flags |= dw.HAS_SCALE
-        if not isinstance(scale, (float, int)):
-            if not isinstance(scale, numbers.Real):
-                problem = problem or _kind("scale", "a number or None", scale)
-            else:
-                scale = float(scale)
-    if plan_name is None:
-        plan_name = ""
-    elif not isinstance(plan_name, str):
-        problem = problem or _kind("plan_name", "a str or None", plan_name)
-    if not isinstance(gate_domain, str):
-        problem = problem or _kind("gate_domain", "a str", gate_domain)
-    if not isinstance(checkpoint_every_n_tokens, int):
-        problem = problem or _kind("checkpoint_every_n_tokens", "an int", checkpoint_every_n_tokens)
+    wrong, flags, *scalars = _arguments.judge(
+        flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, _kind
+    )
+    problem = problem or wrong
     if checkpoint_dtype is None:
         checkpoint_dtype = 0
     elif isinstance(checkpoint_dtype, torch.dtype):
         flags |= dw.HAS_CHECKPOINT_DTYPE
         checkpoint_dtype = dtype_number(checkpoint_dtype)
     else:
-        problem = problem or _kind("checkpoint_dtype", "a dtype or None", checkpoint_dtype)
+        problem = problem or _arguments.wrong_kind(
+            "checkpoint_dtype", "a dtype or None", checkpoint_dtype, _kind
+        )
 
     problem = problem or _judge_transforms(present)
     if problem is not None:
@@ -74,15 +69,7 @@ def call(
     differentiable = differentiable and torch.is_grad_enabled()
     if differentiable:
         flags |= dw.REQUIRES_GRADIENT
-    options = (
-        operation.number,
-        flags,
-        scale,
-        gate_domain,
-        plan_name,
-        checkpoint_every_n_tokens,
-        checkpoint_dtype,
-    )
+    options = (operation.number, flags, *scalars, checkpoint_dtype)
     if differentiable:
         outputs = LinearAttention.apply(options, ports, *present)
     else:
@@ -90,9 +77,13 @@ def call(
     return outputs[0], outputs[1] if flags & dw.OUTPUT_FINAL_STATE else None
 
 
-def _kind(name, expected, got):
-    kind = "Tensor" if isinstance(got, torch.Tensor) else type(got).__name__
-    return TYPE, f"{name} must be {expected}, got {kind}"
+def _kind(value):
+    return "Tensor" if isinstance(value, _Tensor) else _arguments.kind(value)
+
+
+def _wrong_layout(name, tensor):
+    got = f"layout {tensor.layout}" if tensor.layout is not _strided else "a nested one"
+    return TYPE, f"{name} must be a strided tensor, got {got}"
 
 
 def _transforms_active():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from deltaworks import _library as dw
 from deltaworks.ops._call import call
 from deltaworks.ops._operation import GATED_DELTA_NET
 
@@ -76,14 +75,14 @@ def gated_delta_net(
         NotSupportedError: a valid call that no engine takes, with every engine's reasons; also
             torch.func transforms, forward-mode differentiation and second derivatives.
     """
-    flags = (
-        (dw.L2NORM if use_qk_l2norm_in_kernel else 0)
-        | (dw.BETA_SIGMOID if use_beta_sigmoid_in_kernel else 0)
-        | (dw.ALLOW_NEG_EIGVAL if allow_neg_eigval else 0)
-        | (dw.SAFE_GATE if safe_gate else 0)
-        | (dw.BATCH_INVARIANT if batch_invariant else 0)
-        | (dw.OUTPUT_FINAL_STATE if output_final_state else 0)
-        | (dw.OVERWRITE_INITIAL_STATE if overwrite_initial_state else 0)
+    flags = (  # in the order of _arguments.FLAGS
+        use_qk_l2norm_in_kernel,
+        use_beta_sigmoid_in_kernel,
+        allow_neg_eigval,
+        safe_gate,
+        batch_invariant,
+        output_final_state,
+        overwrite_initial_state,
     )
     return call(
         GATED_DELTA_NET,

@@ -56,6 +56,8 @@ class CpuExecutable final : public Executable {
       items_ = dims.N * args_.groups();
       scratch_ = kernels_.backward_scratch(args_);
     }
+    const bool states = problem.has(Port::kFinalState) || problem.has(Port::kDInitialState);
+    if (dims.T == 0 && !states) items_ = 0;  // however many sequences and heads are empty
     const double work =
         static_cast<double>(dims.T) * static_cast<double>(dims.HO * dims.K * dims.V);
     const double worth = std::min<double>(problem.threads, 1 + work / kWorkOfAWorker);
