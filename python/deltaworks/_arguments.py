@@ -67,10 +67,13 @@ def judge(flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, kind_
     else:
         problem = problem or judge_text("plan_name", plan_name, "a str or None", kind_of)
     problem = problem or judge_text("gate_domain", gate_domain, "a str", kind_of)
-    wrong = judge_integer("checkpoint_every_n_tokens", checkpoint_every_n_tokens, _INT64, kind_of)
-    if wrong:
-        problem, checkpoint_every_n_tokens = problem or wrong, 0
-    return problem, bits, scale, gate_domain, plan_name, int(checkpoint_every_n_tokens)
+    if type(checkpoint_every_n_tokens) is not int or checkpoint_every_n_tokens:
+        wrong = judge_integer(
+            "checkpoint_every_n_tokens", checkpoint_every_n_tokens, _INT64, kind_of
+        )
+        problem = problem or wrong
+        checkpoint_every_n_tokens = 0 if wrong else int(checkpoint_every_n_tokens)
+    return problem, bits, scale, gate_domain, plan_name, checkpoint_every_n_tokens
 
 
 def judge_threads(threads, kind_of=kind):

@@ -158,7 +158,7 @@ class ReferenceEngine final : public Engine {
   }
 };
 
-const ReferenceEngine engine;
+constinit const ReferenceEngine engine;  // asked for its name while libraries load
 
 }  // namespace
 

@@ -229,7 +229,7 @@ class CpuEngine final : public Engine {
   }
 };
 
-const CpuEngine engine;
+constinit const CpuEngine engine;  // asked for its name while libraries load
 
 }  // namespace
 
