@@ -22,8 +22,6 @@ FLAGS = (
     "output_final_state",
     "overwrite_initial_state",
 )
-_INT64 = -(2**63), 2**63 - 1
-_INT32 = -(2**31), 2**31 - 1
 _BEYOND_FLOAT64 = 2**1024 - 2**970  # rounds to infinity
 
 
@@ -39,8 +37,8 @@ def wrong_kind(name, expected, value, kind_of=kind):
 
 
 def judge(flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, kind_of=kind):
-    """(problem, bits, scale, gate_domain, plan_name, checkpoint_every_n_tokens): the first that is
-    wrong or None, and the values for the library. `flags` are in the order of FLAGS; `kind_of`
+    """(problem, bits, (scale, gate_domain, plan_name, checkpoint_every_n_tokens)): the first that
+    is wrong or None, and the values for the library. `flags` are in the order of FLAGS; `kind_of`
     names a value in errors.
     """
     problem, bits, bit = None, 0, 1
@@ -68,16 +66,14 @@ def judge(flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, kind_
         problem = problem or judge_text("plan_name", plan_name, "a str or None", kind_of)
     problem = problem or judge_text("gate_domain", gate_domain, "a str", kind_of)
     if type(checkpoint_every_n_tokens) is not int or checkpoint_every_n_tokens:
-        wrong = judge_integer(
-            "checkpoint_every_n_tokens", checkpoint_every_n_tokens, _INT64, kind_of
-        )
+        wrong = judge_integer("checkpoint_every_n_tokens", checkpoint_every_n_tokens, 64, kind_of)
         problem = problem or wrong
         checkpoint_every_n_tokens = 0 if wrong else int(checkpoint_every_n_tokens)
-    return problem, bits, scale, gate_domain, plan_name, checkpoint_every_n_tokens
+    return problem, bits, (scale, gate_domain, plan_name, checkpoint_every_n_tokens)
 
 
 def judge_threads(threads, kind_of=kind):
-    return judge_integer("threads", threads, _INT32, kind_of)
+    return judge_integer("threads", threads, 32, kind_of)
 
 
 def judge_text(name, value, expected="a str", kind_of=kind):
@@ -89,14 +85,15 @@ def judge_text(name, value, expected="a str", kind_of=kind):
     return None
 
 
-def judge_integer(name, value, limits, kind_of=kind):
+def judge_integer(name, value, bits, kind_of=kind):
     if not isinstance(value, numbers.Integral):
         return wrong_kind(name, "an int", value, kind_of)
-    low, high = limits
-    if not low <= value <= high:
+    if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
         value = int(value)
-        got = value if value.bit_length() <= 128 else f"an int of {value.bit_length()} bits"
-        return VALUE, f"{name} must be in {low}..{high}, got {got}"
+        length = value.bit_length()
+        # Python prints no number of more than 4300 digits.
+        got = value if length <= 128 else f"one of {length} bits"
+        return VALUE, f"{name} must fit int{bits}, got {got}"
     return None
 
 
@@ -104,7 +101,7 @@ def _judge_number(name, value, kind_of):
     if not isinstance(value, numbers.Real):
         return wrong_kind(name, "a number or None", value, kind_of)
     if isinstance(value, numbers.Rational) and not -_BEYOND_FLOAT64 < value < _BEYOND_FLOAT64:
-        return VALUE, f"{name} must be a finite float64, got {kind_of(value)} beyond its range"
+        return VALUE, f"{name} must fit float64, got {kind_of(value)} beyond it"
     return None
 
 

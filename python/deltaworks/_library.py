@@ -313,8 +313,6 @@ def parse_problem(text: str) -> Problem:
     """Reads a problem string (docs/problems.md); ValueError says what is wrong with it."""
     problem = Problem()
     memory = problem._memory
-    if "\0" in text:
-        raise ValueError("problem string: holds a NUL character")
     require(library().dw_problem_parse(text.encode(), ctypes.byref(problem), memory, PORT_COUNT))
     return problem
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from deltaworks import _library
+from deltaworks import _arguments, _library
+from deltaworks.errors import from_status
 
 _OPS = {_library.GATED_DELTA_NET: "gated_delta_net"}
 _PASSES = {_library.FORWARD: "forward", _library.BACKWARD: "backward"}
@@ -54,8 +55,7 @@ class Problem:
 
     def __init__(self, text: str):
         """Reads a problem string; ValueError says what is wrong with it."""
-        if not isinstance(text, str):
-            raise TypeError(f"Problem needs a problem string, got {type(text).__name__}")
+        _require_text("problem string", text)
         self._struct = _library.parse_problem(text)
         self._text = _library.format_problem(self._struct)
 
@@ -75,6 +75,8 @@ class Problem:
 
     def pinned(self, plan_name: str | None) -> Problem:
         """The same problem for one engine; None: for the first that accepts."""
+        if plan_name is not None:
+            _require_text("plan_name", plan_name)
         struct = self.struct()
         struct.plan_name = plan_name.encode() if plan_name else None
         return Problem.from_struct(struct)
@@ -159,6 +161,12 @@ class Problem:
 
     def __reduce__(self):
         return Problem, (self._text,)
+
+
+def _require_text(name: str, value: str) -> None:
+    problem = _arguments.judge_text(name, value)
+    if problem is not None:
+        raise from_status(*problem)
 
 
 def is_output(name: str) -> bool:

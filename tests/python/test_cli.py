@@ -104,6 +104,19 @@ def test_explain_says_why_nothing_runs(capsys):
     assert "overwrite_initial_state" in text and "no engine runs this problem" in text
 
 
+def test_explain_says_that_the_pinned_plan_declines(capsys):
+    problem = "gdn:fwd:fp64:N1T8H1K8V8"
+    assert main(["explain", problem + ":plan=gdn_cpu"]) == 1
+    text = capsys.readouterr().out
+    assert text.endswith("gdn_cpu, which the problem pins (plan=), does not take it\n")
+    assert "gdn_reference   accepts" in text
+    result = process("explain", problem, DELTAWORKS_ENGINE="cpu")
+    assert result.returncode == 1
+    assert result.stdout.endswith("gdn_cpu, which DELTAWORKS_ENGINE names, does not take it\n")
+    pinned = process("explain", problem + ":plan=gdn_reference", DELTAWORKS_ENGINE="cpu")
+    assert pinned.returncode == 0 and "does not take it" not in pinned.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -122,10 +135,17 @@ def test_explain_says_why_nothing_runs(capsys):
         (["verify", "gdn:fwd:fp32:N1T9H2K4V4:q@1x1x1"], "put different values"),
         (["bench"], "arguments are required: BENCHMARK"),
         (["bench", "cpu", "gdn"], "expected VARIANT:PASS:IO:DIMS"),
-        (["bench", "cpu", "--threads", "0"], "must be a number >= 1, got '0'"),
+        (["explain", "a\ud800"], r"no NUL and no lone surrogate, got 'a\ud800'"),
+        (["bench", "cpu", "--threads", "0"], "must be a number in 1..2147483647, got '0'"),
+        (["bench", "cpu", "--threads", "2147483648"], "in 1..2147483647, got '2147483648'"),
+        (["bench", "cpu", "--threads", "99999999999"], "in 1..2147483647, got '99999999999'"),
+        (["bench", "cpu", "--rounds", "9" * 5000], "must be a number in 1..2147483647"),
         (["bench", "cpu", "gdn:fwd:fp32:N1T0H1K4V4"], "nothing to time"),
         (["bench", "cpu", NOBODY], "no engine takes this problem"),
-        (["bench", "overhead", "--rounds", "many"], "must be a number >= 1, got 'many'"),
+        (
+            ["bench", "overhead", "--rounds", "many"],
+            "must be a number in 1..2147483647, got 'many'",
+        ),
     ],
 )
 def test_bad_usage(arguments, expected, capsys):
@@ -141,6 +161,58 @@ def test_bad_usage_of_a_process():
         "deltaworks explain: gdn:fwd:fp32:N1T1H1K600V1: gated_delta_net: "
         "key dimension of q must be in 1..512, got 600\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        ("gdn", "problem string: expected VARIANT:PASS:IO:DIMS[:OPTION]..., got 'gdn'"),
+        ("x" * 5000, f"{'x' * 5000}: problem string: expected at most 4096 bytes, got 5000"),
+        ("a\nb", r"problem string: expected VARIANT:PASS:IO:DIMS[:OPTION]..., got 'a\x0ab'"),
+        ("gdn\0", r"problem string must hold no NUL and no lone surrogate, got 'gdn\x00'"),
+    ],
+)
+def test_an_error_names_the_problem_once(problem, expected, capsys):
+    assert main(["explain", problem]) == 2
+    assert capsys.readouterr().err == f"deltaworks explain: {expected}\n"
+
+
+def test_control_characters_are_not_echoed(capsys):
+    for arguments in (
+        ["explain", "gdn:fwd:\x1b[31mfp99:N1T1H1K1V1\n\r"],
+        ["explain", BF16 + ":plan=\x1b[31m\n"],
+        ["run", "\x1b[31m\n"],
+        ["run", "file", "--output", "\x1b[31m\n/out"],
+        ["frob\x1b[31mnicate\n"],
+        ["info", "\x1b[31m\n"],
+    ):
+        assert main(arguments) == 2
+        *usage, error = capsys.readouterr().err.splitlines()
+        assert error.startswith("deltaworks") and "\\x1b[31m" in error
+        assert "\x1b" not in error and (not usage or usage[0].startswith("usage: "))
+
+
+def test_what_no_engine_takes_is_a_line_a_reason(capsys):
+    assert main(["bench", "cpu", NOBODY]) == 2
+    first, *reasons = capsys.readouterr().err.splitlines()
+    assert first == f"deltaworks bench: {NOBODY}: gated_delta_net: no engine takes this problem"
+    assert [line.split(":")[0] for line in reasons] == ["  gdn_cpu", *["  gdn_reference"] * 2]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["info"], ["explain", BF16, "--json"]]
+)
+def test_output_that_cannot_be_written(arguments, unbuffered):
+    command = [sys.executable, "-m", "deltaworks.cli", *arguments]
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            command, env=os.environ | paths, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    name = " ".join(["deltaworks", *arguments[:1]]) if arguments[0][0] != "-" else "deltaworks"
+    expected = f"{name}: cannot write the output: No space left on device\n"
+    assert (result.returncode, result.stderr) == (2, expected)
 
 
 def test_help_and_version(capsys):
@@ -163,15 +235,17 @@ def test_without_the_library(capsys, monkeypatch, tmp_path):
         _library.library.cache_clear()
 
 
-def test_a_reader_that_stops_early():
-    shell = f"{sys.executable} -m deltaworks.cli verify --json | head -c 1; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize(("as_json", "first"), [("--json", "{"), ("", " ")])
+def test_a_reader_that_stops_early(as_json, first):
+    command = f"{sys.executable} -m deltaworks.cli verify {as_json}"
+    shell = f"{command} | head -c 1; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(
         ["bash", "-c", shell],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
     )
-    assert (result.returncode, result.stdout, result.stderr) == (0, "{", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, first, "")
 
 
 def test_torch_is_not_imported():

@@ -44,7 +44,9 @@ def test_json(captured, capsys, tmp_path):
     arguments = ["run", str(captured), "--output", str(output), "--plan", "gdn_reference"]
     assert main([*arguments, "--check", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert (record["problem"], record["plan"]) == (PROBLEM, "gdn_reference")
+    ran = PROBLEM + ":plan=gdn_reference"
+    assert (record["problem"], record["plan"]) == (ran, "gdn_reference")
+    assert files.load(output)[1]["problem"] == ran
     assert record["output"] == str(output) and output.exists()
     o = run_problem(Problem(PROBLEM), make_inputs(Problem(PROBLEM)), "gdn_reference")["o"]
     o = o.astype(np.float64)
@@ -140,6 +142,7 @@ def unlike(path):
         (malformed, [], "cu_seqlens must not decrease, got 7 then 5"),
         (unlike, [], "q must have shape [8, 2, 8], got [9, 2, 8]"),
         (lambda path: None, ["--plan", "gdn_gpu"], "plan_name must be one of gdn_cpu"),
+        (lambda path: None, ["--plan", "gdn_cpu\0"], "plan_name must hold no NUL"),
         (lambda path: None, ["--output", "/none/at/all"], "/none/at is not a folder"),
     ],
 )
@@ -149,6 +152,16 @@ def test_bad_files_and_options(captured, capsys, spoil, arguments, expected):
     out, err = capsys.readouterr()
     assert out == "" and expected in err and "Traceback" not in err
     assert [path for path in captured.parent.iterdir() if path != captured] == []
+
+
+@pytest.mark.parametrize("file", [".", "/", "", "..", "\0"])
+@pytest.mark.parametrize("output", [[], ["--output", "o"]])
+def test_what_is_no_file(file, output, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", file, *output]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("deltaworks run: ") and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_call_that_nobody_takes(tmp_path, capsys):

@@ -9,6 +9,7 @@ import pytest
 from deltaworks import Problem
 from deltaworks.cli import bench_overhead, main, verify
 from deltaworks.testing import bounds
+from test_cli import process
 
 SMALL = "gdn:fwd:bf16:N2T40H2K16V8:l2norm:final"
 BACKWARD = "gdn:bwd:fp32:N2T40H2K16V8:l2norm:final"
@@ -104,9 +105,34 @@ def test_what_only_the_reference_takes(capsys):
     assert compared["declined"] == [] and compared["tensors"]
 
 
-def test_what_not_even_the_reference_takes(capsys):
-    assert main(["verify", "gdn:fwd:fp32:N1T8H1K4V4:state:overwrite"]) == 2
-    assert "gdn_reference: overwrite_initial_state must be false" in capsys.readouterr().err
+@pytest.mark.parametrize("allow", [[], ["--allow-declined"]])
+@pytest.mark.parametrize("pin", ["", ":plan=gdn_cpu"])
+def test_what_not_even_the_reference_takes_fails_alone(capsys, pin, allow):
+    problem = f"gdn:fwd:fp32:N1T8H1K4V4:every=4{pin}"
+    record = printed(capsys, "verify", problem, SMALL, *allow, code=1)
+    declined, compared = record["problems"]
+    assert [declined["ok"], compared["ok"]] == [False, True]
+    assert [plan["plan"] for plan in declined["plans"]] == ["gdn_cpu", "gdn_reference"]
+    for plan in declined["plans"]:
+        assert plan["tensors"] == []
+        assert "checkpoint_every_n_tokens must be 0" in plan["declined"][-1]
+    assert main(["verify", problem, SMALL, *allow]) == 1
+    text = capsys.readouterr().out
+    assert "FAILED: 1 of 2" in text and text.count(problem) == 1
+    assert text.count("declined: checkpoint_every_n_tokens must be 0") == 2
+
+
+def test_what_the_reference_alone_declines_fails(capsys, monkeypatch):
+    """There is nothing to compare with."""
+
+    def explain(problem):
+        cpu, reference = right(problem)
+        return [cpu, reference._replace(reasons=("is away",))]
+
+    right = Problem.explain
+    monkeypatch.setattr(Problem, "explain", explain)
+    assert main(["verify", SMALL]) == 1
+    assert "declined: is away" in capsys.readouterr().out
 
 
 def test_a_pinned_plan(capsys):
@@ -158,6 +184,13 @@ def test_bench_overhead(capsys):
     assert main(["bench", "overhead", "--rounds", "1"]) == 0
     text = capsys.readouterr().out
     assert "PyTorch operator, forward and backward" in text and "for information" in text
+
+
+def test_bench_overhead_in_an_environment_that_is_wrong():
+    result = process("bench", "overhead", DELTAWORKS_LOG="bogus")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("deltaworks bench: DELTAWORKS_LOG must be ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_bench_overhead_without_torch(capsys, monkeypatch):

@@ -315,8 +315,8 @@ def check_text(got, expected_type, pattern):
     assert re.search(rf"^gated_delta_net: .*(?:{pattern})", text, re.DOTALL), text
 
 
-@table(ROWS, "changes", "kind", "pattern")
-def test_rule_raises_alike_in_every_mode(changes, kind, pattern):
+def raises_alike(changes, kind, pattern):
+    """Eagerly, under FakeTensorMode and from a compiled graph; inputs stay as they are."""
     tensors, options = split(changes)
     before = {n: x.detach().clone() for n, x in tensors.items() if x.device.type == "cpu"}
     eager = failure(lambda: gated_delta_net(**tensors, **options))
@@ -327,6 +327,11 @@ def test_rule_raises_alike_in_every_mode(changes, kind, pattern):
     assert failure(compiled(options), tensors) == eager
     for name, x in before.items():
         assert same_bits(tensors[name], x), f"{name} was written"
+
+
+@table(ROWS, "changes", "kind", "pattern")
+def test_rule_raises_alike_in_every_mode(changes, kind, pattern):
+    raises_alike(changes, kind, pattern)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -362,20 +367,6 @@ def test_strided_cu_seqlens_are_read_by_their_stride():
     expected = gated_delta_net(**tensors, **options)[0]
     tensors["cu_seqlens"] = torch.tensor([0, 99, 5, -7, 12, 1])[::2]
     assert same_bits(gated_delta_net(**tensors, **options)[0], expected)
-
-
-@pytest.mark.parametrize("name", ["q", "v", "beta", "cu_seqlens", "a_log", "initial_state"])
-def test_something_else_than_a_tensor_is_a_type_error(name):
-    tensors, options = split({"safe_gate": True})
-    tensors[name] = [1.0, 2.0]
-    check_text(failure(lambda: gated_delta_net(**tensors, **options)), TypeError, name)
-
-
-@pytest.mark.parametrize("name", ["q", "k", "v", "g", "beta", "cu_seqlens"])
-def test_none_for_a_required_tensor_is_a_type_error(name):
-    tensors, options = split({})
-    tensors[name] = None
-    check_text(failure(lambda: gated_delta_net(**tensors, **options)), TypeError, name)
 
 
 def test_in_place_options_are_allowed_without_grad_mode():

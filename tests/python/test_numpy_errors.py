@@ -119,36 +119,21 @@ ROWS = [
     # elements where none can be read
     ("packed_field", {"g": packed_field(G)}, ValueError, f"g {BASE_AND_STRIDES} .4 bytes.*20, 5"),
     ("odd_base", {"q": odd_base(Q)}, ValueError, f"q {BASE_AND_STRIDES} .2 bytes.* 1 bytes past"),
-    # options
-    ("scale", {"scale": "1"}, TypeError, "scale must be a number or None, got str"),
-    ("plan_name", {"plan_name": 7}, TypeError, "plan_name must be a str or None, got int"),
-    ("gate_domain", {"gate_domain": None}, TypeError, "gate_domain must be a str, got NoneType"),
-    (
-        "hidden_end",
-        {"gate_domain": "log\0linear"},
-        ValueError,
-        r"gate_domain must hold no NUL character, got 'log\\x00linear'",
-    ),
-    (
-        "cadence",
-        {"checkpoint_every_n_tokens": 64.0},
-        TypeError,
-        "checkpoint_every_n_tokens must be an int, got float",
-    ),
-    (
-        "cadence_of_65_bits",
-        {"checkpoint_every_n_tokens": 2**64},
-        ValueError,
-        r"checkpoint_every_n_tokens must be in .*, got 18446744073709551616",
+    # options; more in test_argument_errors.py
+    *(
+        (f"dtype_{text}", {"checkpoint_dtype": text}, TypeError, "checkpoint_dtype .*, got str")
+        for text in ("f4,(", "(", "\ud800")
     ),
     (
         "checkpoint_dtype_of_torch",
         {"checkpoint_dtype": torch.float32},
         TypeError,
-        "checkpoint_dtype must be a NumPy dtype or None, got dtype",
+        "checkpoint_dtype must be a dtype or None, got torch.dtype",
     ),
     ("threads", {"threads": "2"}, TypeError, "threads must be an int, got str"),
-    ("negative_threads", {"threads": -1}, ValueError, "threads must be in 0..2147483647, got -1"),
+    ("negative_threads", {"threads": -1}, ValueError, "threads must be >= 0, got -1"),
+    ("many_threads", {"threads": 2**31}, ValueError, "threads must fit int32, got 2147483648"),
+    ("few_threads", {"threads": -(2**31) - 1}, ValueError, "threads must fit int32, got -2147483"),
 ]
 
 

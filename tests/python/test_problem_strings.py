@@ -103,5 +103,5 @@ def test_says_what_is_wrong(text, expected):
 
 
 def test_wants_a_string():
-    with pytest.raises(TypeError, match="problem string, got NoneType"):
+    with pytest.raises(TypeError, match="problem string must be a str, got NoneType"):
         Problem(None)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import safetensors
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import deltaworks.numpy
 from deltaworks import NotSupportedError, Problem, _hooks, _library, ops
@@ -151,12 +152,48 @@ def test_only_the_chosen_call_is_written(tmp_path):
 
 def test_a_call_that_is_not_made(tmp_path):
     problem, path = Problem("gdn:fwd:fp32:N1T3H1K4V4"), tmp_path / "call.safetensors"
-    with pytest.raises(RuntimeError, match="call 1 was not seen, the block made 1 operator calls"):
+    expected = (
+        "call 1 was not seen, the block made 1 operator calls; calls inside graphs of "
+        "torch.compile and on tensors without data cannot be captured"
+    )
+    with pytest.raises(RuntimeError, match=expected):
         with capture(path, call=1):
             numpy_call(make_inputs(problem))
     assert not path.exists()
     with pytest.raises(ValueError, match="call must be >= 0, got -1"), capture(path, call=-1):
         pass
+
+
+def test_tensors_without_data_are_not_calls(tmp_path):
+    """Forward and backward; the user's calls work as without the capture."""
+    path = tmp_path / "call.safetensors"
+    leaves = torch_leaves()
+    with capture(path) as seen:
+        with FakeTensorMode() as mode:
+            fake = {name: mode.from_tensor(x) for name, x in leaves.items()}
+            o = ops.gated_delta_net(**fake)[0]
+            o.backward(torch.ones_like(o))
+            assert fake["q"].grad.shape == (9, 2, 4)
+        meta = {name: x.detach().to("meta") for name, x in leaves.items()}
+        assert ops.gated_delta_net(**meta)[0].device.type == "meta"
+        assert seen.calls == 0 and not path.exists()
+        ops.gated_delta_net(**leaves)
+    assert seen.calls == 1 and read_capture(path)[0] == seen.problem
+
+
+def test_calls_in_compiled_graphs_are_not_seen(tmp_path):
+    leaves = torch_leaves()
+    call = torch.compile(lambda x: ops.gated_delta_net(**x)[0], fullgraph=True, backend="aot_eager")
+    with pytest.raises(RuntimeError, match="made 0 operator calls; calls inside graphs of torch"):
+        with capture(tmp_path / "call.safetensors"):
+            call(leaves)
+
+
+def test_a_call_that_is_not_valid_and_caught(tmp_path):
+    with pytest.raises(RuntimeError, match="capture: call 0 is not valid, nothing was written"):
+        with capture(tmp_path / "call.safetensors"):
+            with pytest.raises(ValueError, match="v must have shape"):
+                ops.gated_delta_net(**torch_leaves() | {"v": torch.zeros(8, 2, 4)})
 
 
 def test_the_hook_is_gone_afterwards(tmp_path):

@@ -53,7 +53,8 @@ def judge(root: Path, path: Path, quote: str, name: str) -> str | None:
         return f"bindings see {C_HEADER} alone"
     if FOREIGN.match(name):
         return "torch and Python headers belong into bindings/"
-    if CUDA.match(name) and path.parts[:3] != ("src", "engines", "cuda"):
+    on_cards = path.parts[:3] == ("src", "engines", "cuda") or path.parts[:2] == ("tests", "gpu")
+    if CUDA.match(name) and not on_cards:
         return "CUDA headers belong into src/engines/cuda"
     if layer is None:
         return None

@@ -20,9 +20,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """main() knows what to do; rich would end the process."""
+        raise BrokenPipeError
+
+
 def console(stderr: bool = False) -> Console:
     """Texts hold brackets of shapes: nothing in them is markup."""
-    plain = Console(stderr=stderr, markup=False, highlight=False)
+    plain = _Console(stderr=stderr, markup=False, highlight=False)
     if not plain.is_terminal and "COLUMNS" not in os.environ:
         plain.width = _WIDTH
     return plain

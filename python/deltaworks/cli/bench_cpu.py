@@ -27,6 +27,7 @@ PROBLEMS = tuple(
     for pass_ in ("fwd", "bwd")
 )
 _ROUND_SECONDS = 0.05  # of one problem: shorter calls are repeated
+_LARGEST_COUNT = 2**31 - 1  # of threads, in the C interface
 
 
 class Bench(NamedTuple):
@@ -41,16 +42,16 @@ class Bench(NamedTuple):
 def add_to(benchmarks) -> None:
     parser = benchmarks.add_parser("cpu", help="time of a call, forward and backward")
     parser.add_argument("problems", nargs="*", metavar="PROBLEM", help="default: a list of 8")
-    parser.add_argument("--threads", type=at_least_one, help="upper bound on threads")
-    parser.add_argument("--rounds", type=at_least_one, default=9, help="default: 9")
+    parser.add_argument("--threads", type=count, help="upper bound on threads")
+    parser.add_argument("--rounds", type=count, default=9, help="default: 9")
     add_json(parser)
     parser.set_defaults(run=run)
 
 
-def at_least_one(text: str) -> int:
+def count(text: str) -> int:
     """A count, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number >= 1, got {text!r}")
+    if not text.isdecimal() or len(text) > 10 or not 1 <= int(text) <= _LARGEST_COUNT:
+        raise argparse.ArgumentTypeError(f"must be a number in 1..{_LARGEST_COUNT}, got {text!r}")
     return int(text)
 
 

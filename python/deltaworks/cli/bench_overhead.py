@@ -17,7 +17,7 @@ import deltaworks.numpy
 from deltaworks.cli._errors import user_errors
 from deltaworks.cli._machine import machine
 from deltaworks.cli._output import add_json, print_json, print_table, progress
-from deltaworks.cli.bench_cpu import at_least_one, seconds_a_call, spread
+from deltaworks.cli.bench_cpu import count, seconds_a_call, spread
 from deltaworks.problem import Problem
 from deltaworks.testing import make_inputs
 from deltaworks.testing.execute import Run
@@ -39,7 +39,7 @@ class Way(NamedTuple):
 
 def add_to(benchmarks) -> None:
     parser = benchmarks.add_parser("overhead", help="time of a call besides its kernels")
-    parser.add_argument("--rounds", type=at_least_one, default=50, help="default: 50")
+    parser.add_argument("--rounds", type=count, default=50, help="default: 50")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -50,8 +50,8 @@ def run(arguments) -> int:
         forward_inputs = {name: inputs[name] for name in _ARGUMENTS}
         forward, backward = Run(Problem(FORWARD), forward_inputs), Run(Problem(BACKWARD), inputs)
         ways = [_numpy_way(forward_inputs), *_torch_ways(inputs)]
-    for way in ways:
-        seconds_a_call(way.call, _CALLS)  # warms up
+        for way in ways:
+            seconds_a_call(way.call, _CALLS)  # warms up
     planned, kernels = [], {False: [], True: []}
     measured = {way.name: [] for way in ways}
     for _ in progress(range(arguments.rounds), "bench overhead", quiet=arguments.json):

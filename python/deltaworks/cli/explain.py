@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from deltaworks.cli._errors import parse_problem, user_errors
 from deltaworks.cli._output import add_json, console, print_json, print_table
 from deltaworks.errors import NotSupportedError
@@ -50,4 +52,12 @@ def _print(problem, runs, verdicts):
     columns = ("plan", "verdict", ">workspace, bytes", "configuration or reasons")
     print_table(columns, rows)
     if not runs:
-        console().print("no engine runs this problem")
+        console().print(_why_nothing_runs(problem))
+
+
+def _why_nothing_runs(problem) -> str:
+    if problem.pinned_plan:
+        return f"{problem.pinned_plan}, which the problem pins (plan=), does not take it"
+    if engine := os.environ.get("DELTAWORKS_ENGINE"):
+        return f"{problem.variant}_{engine}, which DELTAWORKS_ENGINE names, does not take it"
+    return "no engine runs this problem"

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 
 from deltaworks import _library
-from deltaworks.cli._errors import user_errors
+from deltaworks.cli._errors import printable, user_errors
 from deltaworks.cli._output import add_json, print_json, print_table
 from deltaworks.problem import Problem
 
@@ -54,7 +54,7 @@ def _or_error(find):
     try:
         return find()
     except ValueError as error:
-        return {"error": str(error)}
+        return {"error": printable(str(error))}
 
 
 def _installed(package: str) -> str | None:

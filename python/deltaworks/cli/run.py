@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from deltaworks.cli import _error_rows
-from deltaworks.cli._errors import UserError, user_errors
+from deltaworks.cli._errors import UserError, printable, user_errors
 from deltaworks.cli._output import add_json, console, print_json, print_table
 from deltaworks.testing import compare, files, read_capture
 from deltaworks.testing.execute import Run
@@ -32,9 +32,11 @@ def add_to(commands) -> None:
 
 def run(arguments) -> int:
     output = _output(arguments)
-    with user_errors(str(arguments.file)):
+    with user_errors(arguments.file):
         problem, inputs = read_capture(arguments.file)
-        call = Run(problem.pinned(arguments.plan) if arguments.plan else problem, inputs)
+        if arguments.plan is not None:
+            problem = problem.pinned(arguments.plan)
+        call = Run(problem, inputs)
         call.execute()
         checks = compare(problem, inputs, call.outputs) if arguments.check else []
     metadata = {
@@ -43,7 +45,7 @@ def run(arguments) -> int:
         "plan": call.plan.name,
         **files.provenance(),
     }
-    with user_errors(str(output)):
+    with user_errors(output):
         files.save(output, call.outputs, metadata)
     results = [_summary(name, array) for name, array in call.outputs.items()]
     if arguments.json:
@@ -53,7 +55,8 @@ def run(arguments) -> int:
             record["check"] = [_error_rows.as_json(row) for row in checks]
         print_json(record)
     else:
-        console().print(f"{problem}\nran on {call.plan.name}, results in {output}", soft_wrap=True)
+        where = printable(str(output))
+        console().print(f"{problem}\nran on {call.plan.name}, results in {where}", soft_wrap=True)
         print_table(
             ("tensor", "dtype", "shape", ">min", ">max", ">rms", ">not finite"),
             map(_cells, results),
@@ -70,6 +73,8 @@ def run(arguments) -> int:
 def _output(arguments) -> Path:
     """Where the results go; judged before anything runs."""
     source = arguments.file
+    if not source.name:
+        raise UserError(f"{source} is not a file")
     output = arguments.output or source.with_name(
         source.name.removesuffix(".safetensors") + ".results.safetensors"
     )
@@ -77,9 +82,10 @@ def _output(arguments) -> Path:
         exists = output.exists()
         if exists and source.exists() and output.samefile(source):
             raise UserError(f"{output} is the input")
+        is_folder = output.parent.is_dir()
     if exists and not arguments.force:
         raise UserError(f"{output} exists; --force overwrites it")
-    if not output.parent.is_dir():
+    if not is_folder:
         raise UserError(f"{output.parent} is not a folder")
     return output
 

@@ -85,13 +85,21 @@ class Record(NamedTuple):
 
 def verify(problem: Problem, seed: int, allow_declined: bool) -> Record:
     """Every engine but the reference, or the one that is pinned, on random inputs."""
+    reference = f"{problem.variant}_reference"
+    verdicts = [
+        verdict
+        for verdict in problem.pinned(None).explain()
+        if verdict.plan_name != reference and problem.pinned_plan in (None, verdict.plan_name)
+    ]
+    [own] = [v for v in problem.pinned(reference).explain() if v.plan_name == reference]
+    if not own.accepts:  # nothing to compare with
+        answers = [Answer(verdict.plan_name, verdict.reasons, []) for verdict in (*verdicts, own)]
+        return Record(problem, answers, ok=False)
     inputs = make_inputs(problem, seed)
     yardstick = Yardstick(problem, inputs)
     answers = []
-    for verdict in problem.pinned(None).explain():
+    for verdict in verdicts:
         plan = verdict.plan_name
-        if plan.endswith("_reference") or problem.pinned_plan not in (None, plan):
-            continue
         rows = yardstick.judge(run_problem(problem, inputs, plan)) if verdict.accepts else []
         answers.append(Answer(plan, verdict.reasons, rows))
     taken = any(not answer.declined for answer in answers)
@@ -119,6 +127,7 @@ def _print(records: list[Record], ok: bool) -> None:
             if answer.declined:
                 reasons = "declined: " + "; ".join(answer.declined)
                 lines.append((title, answer.plan, "", "", "", "", reasons))
+                title = ""
             for row in answer.rows:
                 lines.append((title, answer.plan, *as_cells(row)))
                 title = ""

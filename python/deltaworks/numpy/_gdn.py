@@ -91,7 +91,7 @@ def gated_delta_net(
     Raises:
         ValueError: shapes, combinations, option values, malformed cu_seqlens, elements that do
             not lie on multiples of their size.
-        TypeError: dtypes, and arguments of another kind.
+        TypeError: dtypes, and arguments of another kind (flags are bools).
         BufferError: a tensor that does not give out its memory (a torch one that requires grad).
         NotSupportedError: a valid call that no engine takes, with every engine's reasons.
     """

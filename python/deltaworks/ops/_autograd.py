@@ -19,7 +19,7 @@ def run_forward(options, tensors, ports):
     """
     if torch.compiler.is_compiling():
         return _graph.graph_forward(*options, tensors, ports)
-    if _hooks.call_hook is not None:
+    if _hooks.call_hook is not None and _fake.have_data(tensors):
         _hooks.call_hook(*_fake.describe(dw.FORWARD, options, tensors, ports))
     try:
         return _graph.forward(*options, tensors, ports)
@@ -31,7 +31,7 @@ def run_backward(options, tensors, ports, wanted):
     """The gradients whose bits are set in `wanted`, in port order."""
     if torch.compiler.is_compiling():
         return _graph.graph_backward(*options, tensors, ports, wanted)
-    if _hooks.call_hook is not None:
+    if _hooks.call_hook is not None and _fake.have_data(tensors):
         _hooks.call_hook(*_fake.describe(dw.BACKWARD, options, tensors, ports, wanted))
     try:
         return _graph.backward(*options, tensors, ports, wanted)

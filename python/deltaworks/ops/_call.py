@@ -41,14 +41,17 @@ def call(
                 problem = problem or _arguments.wrong_kind(name, "a Tensor", tensor, _kind)
         elif not isinstance(tensor, _Tensor):
             problem = problem or _arguments.wrong_kind(name, "a Tensor", tensor, _kind)
-        elif tensor.layout is not _strided or tensor.is_nested:
-            problem = problem or _wrong_layout(name, tensor)
+        elif tensor.layout is not _strided:
+            problem = problem or (
+                TYPE,
+                f"{name} must be a strided tensor, got layout {tensor.layout}",
+            )
         else:
             present.append(tensor)
             ports |= 1 << port
             differentiable = differentiable or tensor.requires_grad
 
-    wrong, flags, *scalars = _arguments.judge(
+    wrong, flags, scalars = _arguments.judge(
         flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, _kind
     )
     problem = problem or wrong
@@ -79,11 +82,6 @@ def call(
 
 def _kind(value):
     return "Tensor" if isinstance(value, _Tensor) else _arguments.kind(value)
-
-
-def _wrong_layout(name, tensor):
-    got = f"layout {tensor.layout}" if tensor.layout is not _strided else "a nested one"
-    return TYPE, f"{name} must be a strided tensor, got {got}"
 
 
 def _transforms_active():

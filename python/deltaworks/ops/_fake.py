@@ -58,6 +58,12 @@ def backward(*arguments):
     return [primals[port].new_empty(shape) for port, (shape, _) in outputs.items()]
 
 
+def have_data(tensors):
+    """Whether a call on these tensors computes: not on meta tensors, nor under FakeTensorMode."""
+    fake = torch._guards.detect_fake_mode(tensors) is not None
+    return not fake and not any(tensor.is_meta for tensor in tensors)
+
+
 def describe(pass_, options, tensors, ports, wanted=0):
     """The problem of a call on real tensors, outputs described, and its tensors by name."""
     inputs = _by_port(tensors, ports)

@@ -71,7 +71,8 @@ def gated_delta_net(
 
     Raises:
         ValueError: shapes, combinations, option values, malformed cu_seqlens.
-        TypeError: dtypes, and arguments of another kind.
+        TypeError: dtypes, layouts other than torch.strided, and arguments of another kind (flags
+            are bools).
         NotSupportedError: a valid call that no engine takes, with every engine's reasons; also
             torch.func transforms, forward-mode differentiation and second derivatives.
     """

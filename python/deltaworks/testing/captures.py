@@ -70,8 +70,9 @@ def capture(path: str | os.PathLike, call: int = 0) -> Iterator[Capture]:
 
     Calls are counted from 0, in the order in which they are made. The file is written before the
     call runs, so that it is there whatever becomes of the call, unless the problem itself is not
-    valid. Calls from compiled graphs are not seen. Raises RuntimeError after a block without
-    errors in which that call was not made.
+    valid. Not seen and not counted are calls inside graphs of torch.compile, and calls on tensors
+    without data (FakeTensor, meta). Raises RuntimeError after a block without errors in which that
+    call was not made.
     """
     if call < 0:
         raise ValueError(f"capture: call must be >= 0, got {call}")
@@ -81,10 +82,13 @@ def capture(path: str | os.PathLike, call: int = 0) -> Iterator[Capture]:
         yield hook
     finally:
         _hooks.call_hook = before
-    if not hook.written:
+    if hook.calls <= call:
         raise RuntimeError(
-            f"capture: call {call} was not seen, the block made {hook.calls} operator calls"
+            f"capture: call {call} was not seen, the block made {hook.calls} operator calls; calls "
+            f"inside graphs of torch.compile and on tensors without data cannot be captured"
         )
+    if not hook.written:
+        raise RuntimeError(f"capture: call {call} is not valid, nothing was written")
 
 
 def _values(tensor, dtype: np.dtype, name: str) -> np.ndarray:
