@@ -38,15 +38,6 @@ def weak(file: Path) -> set[str]:
     return symbols(file, _WEAK, "--defined-only")
 
 
-def imported_thread_locals(library: Path) -> set[str]:
-    """Thread-local variables that a library takes from another."""
-    rows = (line.split() for line in _output("readelf", "--dyn-syms", "-W", library).splitlines())
-    return {row[7] for row in rows if len(row) > 7 and row[3] == "TLS" and row[6] == "UND"}
-
-
-def thread_local_bytes(library: Path) -> int:
-    """Bytes of thread-local variables that a library has of its own."""
-    segments = re.findall(
-        r"^ +TLS +(?:0x\w+ +){4}(0x\w+)", _output("readelf", "-lW", library), re.M
-    )
-    return sum(int(size, 16) for size in segments)
+def wants_static_thread_locals(library: Path) -> bool:
+    """Whether its thread-locals must lie in the reserve that all libraries share."""
+    return "STATIC_TLS" in _output("readelf", "-dW", library)

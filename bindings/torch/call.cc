@@ -2,8 +2,11 @@
 // strings.
 #include "call.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 
 namespace deltaworks_torch {
 namespace {
@@ -36,6 +39,11 @@ std::int32_t device_of(AtenTensorHandle tensor) {
   return type == cpu ? DW_CPU : type == cuda ? DW_CUDA : DW_OTHER_DEVICE;
 }
 
+std::int32_t torch_device(const dw_tensor& tensor) {
+  return tensor.device_type == DW_CPU ? aoti_torch_device_type_cpu()
+                                      : aoti_torch_device_type_cuda();
+}
+
 }  // namespace
 
 dw_tensor describe(int port, AtenTensorHandle tensor, void** data) {
@@ -63,22 +71,37 @@ dw_tensor describe(int port, AtenTensorHandle tensor, void** data) {
 Tensor allocate(const dw_tensor& output, void** data) {
   AtenTensorHandle handle;
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      output.ndim, output.shape, output.stride, torch_dtypes()[output.dtype],
-      output.device_type == DW_CPU ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda(),
+      output.ndim, output.shape, output.stride, torch_dtypes()[output.dtype], torch_device(output),
       output.device_index, &handle));
   Tensor tensor(handle);
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, data));
   return tensor;
 }
 
-Tensor allocate_bytes(std::size_t bytes, void** data) {
+Tensor allocate_bytes(std::size_t bytes, const dw_tensor& like, void** data) {
   const std::int64_t shape = static_cast<std::int64_t>(bytes), stride = 1;
   AtenTensorHandle handle;
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, &shape, &stride, aoti_torch_dtype_uint8(),
-                                                  aoti_torch_device_type_cpu(), 0, &handle));
+                                                  torch_device(like), like.device_index, &handle));
   Tensor tensor(handle);
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, data));
   return tensor;
+}
+
+void* current_stream(const dw_tensor& like) {
+  if (like.device_type != DW_CUDA) return nullptr;
+  // A build of torch without CUDA lacks the function, so it is looked up where torch's CUDA part
+  // is.
+  using Getter = AOTITorchError (*)(std::int32_t, void**);
+  static const auto get = [] {
+    void* library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    void* symbol = library ? dlsym(library, "aoti_torch_get_current_cuda_stream") : nullptr;
+    return reinterpret_cast<Getter>(symbol);
+  }();
+  if (get == nullptr) throw std::runtime_error("deltaworks: this torch has no CUDA streams");
+  void* stream = nullptr;
+  TORCH_ERROR_CODE_CHECK(get(like.device_index, &stream));
+  return stream;
 }
 
 }  // namespace deltaworks_torch

@@ -12,7 +12,10 @@ dw_tensor describe(int port, AtenTensorHandle tensor, void** data);
 
 // Memory for a described output from torch's allocator.
 Tensor allocate(const dw_tensor& output, void** data);
-// Uninitialised bytes on the CPU.
-Tensor allocate_bytes(std::size_t bytes, void** data);
+// Uninitialised bytes on the device of a described tensor.
+Tensor allocate_bytes(std::size_t bytes, const dw_tensor& like, void** data);
+
+// torch's current stream on the device of a described tensor; null on the CPU.
+void* current_stream(const dw_tensor& like);
 
 }  // namespace deltaworks_torch

@@ -66,8 +66,9 @@ class Call {
     }
     void* workspace = nullptr;
     const std::size_t bytes = dw_plan_workspace_bytes(found);
-    const Tensor memory = bytes > 0 ? allocate_bytes(bytes, &workspace) : Tensor();
-    require(dw_plan_execute(found, pointers_, DW_PORT_COUNT, workspace, nullptr));
+    const dw_tensor& first = described_[0];
+    const Tensor memory = bytes > 0 ? allocate_bytes(bytes, first, &workspace) : Tensor();
+    require(dw_plan_execute(found, pointers_, DW_PORT_COUNT, workspace, current_stream(first)));
 
     // Filled last: deleting a list does not delete the tensors in it.
     StableListHandle list;

@@ -35,18 +35,30 @@ struct dw_verdicts {
 
 namespace {
 
-thread_local std::string last_error;
-// Constants, since what needs a destructor in every thread would be allocated by execute.
-thread_local const char* last_rule = "";
-thread_local const char* last_plan = "";
-thread_local size_t last_workspace_bytes = 0;
+// What a thread is told of its calls. Thread-locals are reached by functions that are not inlined:
+// the first access of a thread may change vector registers that a compiler takes for kept across an
+// access (glibc before 2.39), but never across a call.
+struct Told {
+  // Constants and numbers: what needs a destructor in every thread would be allocated by execute.
+  const char* rule = "";
+  const char* plan = "";
+  size_t workspace_bytes = 0;
+};
+[[gnu::noinline]] Told& told() {
+  static constinit thread_local Told value;
+  return value;
+}
+[[gnu::noinline]] std::string& last_error() {
+  static thread_local std::string text;
+  return text;
+}
 
 // Runs f; an exception becomes a status and the thread's error text.
 template <class F>
 dw_status guarded(F&& f) {
   const auto failed = [](Status status, const char* text, const char* rule) {
-    last_error = text;
-    last_rule = rule;
+    last_error() = text;
+    told().rule = rule;
     return static_cast<dw_status>(status);
   };
   try {
@@ -197,8 +209,8 @@ dw_status dw_plan_execute(const dw_plan* plan, void* const* pointers, size_t cou
                           void* stream) {
   return guarded([&] {
     at(plan, "plan").plan->execute(pack_of(pointers, count), workspace, stream);
-    last_plan = plan->name;
-    last_workspace_bytes = plan->plan->workspace_bytes();
+    told().plan = plan->name;
+    told().workspace_bytes = plan->plan->workspace_bytes();
   });
 }
 
@@ -213,13 +225,13 @@ dw_status dw_plan_time(const dw_plan* plan, void* const* pointers, size_t count,
   });
 }
 
-const char* dw_last_error(void) { return last_error.c_str(); }
+const char* dw_last_error(void) { return last_error().c_str(); }
 
-const char* dw_last_rule(void) { return last_rule; }
+const char* dw_last_rule(void) { return told().rule; }
 
-const char* dw_last_plan(void) { return last_plan; }
+const char* dw_last_plan(void) { return told().plan; }
 
-size_t dw_last_workspace_bytes(void) { return last_workspace_bytes; }
+size_t dw_last_workspace_bytes(void) { return told().workspace_bytes; }
 
 const char* dw_cpu_isa(int32_t* lanes) {
   const char* isa = nullptr;

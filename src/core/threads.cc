@@ -21,13 +21,17 @@ namespace deltaworks {
 namespace {
 
 // Set while this thread runs items: a nested call must not ask for its own pool's turn.
-thread_local bool inside = false;
+// Not inlined, as c_api.cc says of its own.
+[[gnu::noinline]] bool& inside() {
+  static constinit thread_local bool value = false;
+  return value;
+}
 
 class Pool {
  public:
   // False where the pool is in use, by another thread or by a call that this one is nested in.
   bool run(int threads, std::int64_t items, ItemFunction f, void* context) {
-    if (inside) return false;
+    if (inside()) return false;
     std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
     if (!turn.owns_lock()) return false;
     {
@@ -77,13 +81,13 @@ class Pool {
   }
 
   void take_items(int worker) {
-    inside = true;
+    inside() = true;
     for (;;) {
       const std::int64_t item = next_.fetch_add(1, std::memory_order_relaxed);
       if (item >= items_) break;
       f_(context_, item, worker);
     }
-    inside = false;
+    inside() = false;
   }
 
   std::mutex turn_;   // held by the thread whose job runs
@@ -101,9 +105,7 @@ class Pool {
 };
 
 std::atomic<Pool*> pool{nullptr};
-// Registered when the library is loaded. (Not std::call_once on the way of a call: a fork could
-// find it half done; and it reads thread-locals of the C++ library, which may lie out of reach of
-// the initial-exec model that this library is compiled with.)
+// Registered when the library is loaded: on the way of a call, a fork could find it half done.
 [[maybe_unused]] const int fork_handler =
     pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr, std::memory_order_relaxed); });
 
