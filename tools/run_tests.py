@@ -111,6 +111,7 @@ def stages(full: bool) -> dict[str, Callable[[], Count]]:
         "C++ tests, address sanitizer": lambda: build_and_test("asan"),
         "C++ tests, thread sanitizer": lambda: build_and_test("tsan"),
         "C++ tests, no reference engine": lambda: build_and_test("no-reference"),
+        "CUDA engine, without a card": lambda: build_and_test("dev-cuda"),
         "documentation": run_docs,
         "fuzzing": fuzz.fuzz,
         "installed library": install_tests.install_tests,

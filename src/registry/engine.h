@@ -63,6 +63,7 @@ class Engine {
 // Engines in the order they are asked.
 std::span<const Engine* const> engines();
 
+const Engine& cuda_engine();
 const Engine& cpu_engine();
 const Engine& reference_engine();
 

@@ -1,0 +1,48 @@
+// Asynchronous copies from global to shared memory (cp.async, sm_80 and newer), and the narrow path
+// for rows that 16-byte vectors do not fit.
+#pragma once
+
+#include <cstdint>
+
+#include "engines/cuda/device/tile.cuh"
+
+namespace deltaworks::cuda::device {
+
+// 16 bytes, or zeros where `valid` is false; `from` is aligned to 16 bytes and is not read then.
+__device__ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+// Closes a group of copies; wait_async<n> waits until at most n younger groups are under way. What
+// a thread waited for is seen by others after the block's next barrier.
+__device__ inline void commit_async() { asm volatile("cp.async.commit_group;"); }
+template <int kYounger>
+__device__ inline void wait_async() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kYounger));
+}
+
+// Rows first..first+kRows-1 of a global [*, columns] array with any strides (in elements) into a
+// tile, zeros past `rows` and `columns`. `wide`: the base and the row stride are multiples of 16
+// bytes, columns are contiguous and a multiple of 8; then the copies are asynchronous. All threads
+// of the block take part.
+template <HalfType Half, int kRows, int kColumns>
+__device__ inline void load_rows(const Tile<Half, kRows, kColumns>& tile, const Half* from,
+                                 std::int64_t row_stride, std::int64_t column_stride, int rows,
+                                 int columns, bool wide) {
+  if (wide) {
+    for (int i = threadIdx.x; i < kRows * tile.kVectors; i += blockDim.x) {
+      const int row = i / tile.kVectors, c = i % tile.kVectors;
+      const bool valid = row < rows && c * 8 < columns;
+      copy_async(tile.address(row, c), valid ? from + row * row_stride + c * 8 : from, valid);
+    }
+    return;
+  }
+  for (int i = threadIdx.x; i < kRows * kColumns; i += blockDim.x) {
+    const int row = i / kColumns, column = i % kColumns;
+    const bool valid = row < rows && column < columns;
+    tile.at(row, column) =
+        valid ? from[row * row_stride + column * column_stride] : from_float<Half>(0.0f);
+  }
+}
+
+}  // namespace deltaworks::cuda::device

@@ -1,0 +1,152 @@
+// The CUDA engine on mma.sync, for cards from compute capability 8.0 on: what it takes, and how a
+// problem becomes the parameters of its kernels. Forward only so far.
+#include "registry/engine.h"
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/strings.h"
+#include "engines/cuda/launch.h"
+#include "engines/cuda/params.h"
+#include "variants/activation.h"
+
+namespace deltaworks {
+namespace {
+
+constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;  // of a grid's first axis
+constexpr std::int64_t kValueBlock = 64;
+
+bool is_aligned(std::int64_t stride) { return stride % 8 == 0; }
+
+cuda::View view_of(const Problem& problem, const Dims& dims, Port port) {
+  const TensorDesc& x = problem[port];
+  cuda::View view;
+  if (!x.present()) return view;
+  view.dtype = x.dtype;
+  for (int axis = 0; axis < kMaxRank; ++axis) view.stride[axis] = x.stride[axis];
+  if (x.rank >= 2 && x.shape[1] > 0) view.heads_per = static_cast<int>(dims.HO / x.shape[1]);
+  // Whether the base is aligned as well is known when pointers are.
+  view.wide = x.rank == 3 && x.stride[2] == 1 && is_aligned(x.stride[0]) &&
+              is_aligned(x.stride[1]) && x.shape[2] % 8 == 0;
+  return view;
+}
+
+class CudaExecutable final : public Executable {
+ public:
+  CudaExecutable(const Problem& problem, const Dims& dims)
+      : device_(problem[Port::kQ].device.index) {
+    const auto view = [&](Port port) { return view_of(problem, dims, port); };
+    const Options& o = problem.options;
+    params_.T = dims.T;
+    params_.N = static_cast<int>(dims.N);
+    params_.HO = static_cast<int>(dims.HO);
+    params_.K = static_cast<int>(dims.K);
+    params_.V = static_cast<int>(dims.V);
+    params_.q = view(Port::kQ);
+    params_.k = view(Port::kK);
+    params_.v = view(Port::kV);
+    params_.g = view(Port::kG);
+    params_.beta = view(Port::kBeta);
+    params_.cu_seqlens = view(Port::kCuSeqlens);
+    params_.a_log = view(Port::kALog);
+    params_.dt_bias = view(Port::kDtBias);
+    params_.initial_state = view(Port::kInitialState);
+    params_.o = view(Port::kO);
+    params_.final_state = view(Port::kFinalState);
+    params_.scale =
+        static_cast<float>(o.scale.value_or(1 / std::sqrt(static_cast<double>(dims.K))));
+    params_.l2norm = o.use_qk_l2norm;
+    params_.beta_sigmoid = o.use_beta_sigmoid;
+    params_.beta_doubled = o.allow_neg_eigval;
+    params_.gate = o.safe_gate                            ? cuda::Gate::kSoftplus
+                   : o.gate_domain == GateDomain::kLinear ? cuda::Gate::kLinear
+                                                          : cuda::Gate::kLog;
+    params_.max_chunks = dims.T / cuda::kChunk + dims.N;
+  }
+
+  std::size_t workspace_bytes() const override { return cuda::workspace_bytes(params_); }
+
+  std::string configuration() const override {
+    return cat("device ", device_, ", mma.sync, at most ", params_.max_chunks, " chunks");
+  }
+
+  void execute(const Pack& pack, void* workspace, void* stream) const override {
+    cuda::Params p = params_;
+    const auto point = [&](cuda::View& view, Port port) {
+      view.data = pack[port];
+      view.wide = view.wide && reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0;
+    };
+    point(p.q, Port::kQ);
+    point(p.k, Port::kK);
+    point(p.v, Port::kV);
+    point(p.g, Port::kG);
+    point(p.beta, Port::kBeta);
+    point(p.cu_seqlens, Port::kCuSeqlens);
+    point(p.a_log, Port::kALog);
+    point(p.dt_bias, Port::kDtBias);
+    point(p.initial_state, Port::kInitialState);
+    point(p.o, Port::kO);
+    point(p.final_state, Port::kFinalState);
+    cuda::launch_forward(p, device_, workspace, stream);
+  }
+
+ private:
+  int device_;
+  cuda::Params params_;
+};
+
+class CudaEngine final : public Engine {
+ public:
+  const char* name() const override { return "sm80"; }
+
+  Check check(const Problem& problem, const Dims& dims) const override {
+    const Options& o = problem.options;
+    const TensorDesc& q = problem[Port::kQ];
+    const bool here = q.device.type == DeviceType::kCuda;
+    // The CUDA driver is asked for tensors in its memory alone.
+    const cuda::Card card = here ? cuda::card(q.device.index) : cuda::Card{};
+    const bool usable = here && card.problem.empty();
+    const auto takes = [](std::int64_t dim) { return dim % 16 == 0 && dim <= 256; };
+    const std::int64_t blocks =
+        dims.HO * std::max(dims.T / cuda::kChunk + dims.N,
+                           dims.N * ((dims.V + kValueBlock - 1) / kValueBlock));
+    const std::size_t shared = takes(dims.K) ? cuda::shared_bytes(static_cast<int>(dims.K)) : 0;
+    return std::move(
+        Check{}
+            .need(here, "tensors must be in CUDA memory", deltaworks::name(q.device.type))
+            .need(!here || usable, "a CUDA driver with the tensors' device", card.problem)
+            .need(!usable || card.capability >= 80, "compute capability 8.0 or newer",
+                  card.capability)
+            .need(!usable || static_cast<int>(shared) <= card.shared_bytes,
+                  cat(shared, " bytes of shared memory a block"), card.shared_bytes)
+            .need(problem.pass == Pass::kForward && !problem.requires_gradient,
+                  "no gradient may be asked for (the backward is not supported yet)",
+                  problem.pass == Pass::kForward ? "a forward that requires one" : "a backward")
+            .need(q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16,
+                  "q k v must be bfloat16 or float16", deltaworks::name(q.dtype))
+            .need(takes(dims.K), "the key dimension must be a multiple of 16 up to 256", dims.K)
+            .need(takes(dims.V), "the value dimension must be a multiple of 16 up to 256", dims.V)
+            .need(blocks <= kMaxBlocks, "at most 2^31 - 1 (chunk, head) pairs", blocks)
+            .need(!problem.has(Port::kStateIndices),
+                  "state_indices must be absent (state pools are not supported yet)", "a tensor")
+            .need(!o.overwrite_initial_state,
+                  "overwrite_initial_state must be false (not supported yet)", "true")
+            .need(o.checkpoint_every_n_tokens == 0,
+                  "checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet)",
+                  o.checkpoint_every_n_tokens));
+  }
+
+  std::unique_ptr<const Executable> build(const Problem& problem, const Dims& dims) const override {
+    return std::make_unique<CudaExecutable>(problem, dims);
+  }
+};
+
+constinit const CudaEngine engine;
+
+}  // namespace
+
+const Engine& cuda_engine() { return engine; }
+
+}  // namespace deltaworks
