@@ -235,7 +235,7 @@ void test_load(const std::string& name, int rows, int columns, int shift, int ro
 }
 
 __global__ void inverse_kernel(const float* a, float* x) {
-  __shared__ float memory[2 * kInverseRows * kInverseStride];
+  __shared__ alignas(16) float memory[2 * kInverseRows * kInverseStride];
   float* inverse = memory + kInverseRows * kInverseStride;
   for (int i = threadIdx.x; i < 4096; i += blockDim.x) {
     memory[i / 64 * kInverseStride + i % 64] = i % 64 < i / 64 ? a[i] : NAN;  // is not read

@@ -1,5 +1,6 @@
-// X = (I + A)^-1 of a strictly lower triangular A, [64, 64] fp32 in shared memory, by a block of
-// threads: the four 16 x 16 blocks on the diagonal by forward substitution, then merged twice,
+// X = (I + A)^-1 of a strictly lower triangular A, [64, 64] fp32 in shared memory, aligned to 16
+// bytes, by a block of threads: the four 16 x 16 blocks on the diagonal by forward substitution,
+// then merged twice,
 //
 //   [I + A11        ]^-1   [ X11              X11 = (I + A11)^-1,  X22 = (I + A22)^-1
 //   [A21     I + A22]    = [ X21   X22 ],     X21 = -X22 (A21 X11),
@@ -26,32 +27,50 @@ __device__ inline void invert_diagonal_16(const float* a, float* x, int column) 
   }
 }
 
-// X21 of a merge of two neighbouring blocks of kSize; `a` and `x` point to the first. Each of
-// `threads` threads owns elements of X21; `scratch` holds the product A21 X11, [kSize, kSize].
-template <int kSize>
-__device__ inline void merge_product(const float* a, const float* x, float* scratch, int thread,
-                                     int threads) {
-  for (int e = thread; e < kSize * kSize; e += threads) {
-    const int i = e / kSize, j = e % kSize;
-    float sum = 0;
-#pragma unroll 8
-    for (int m = j; m < kSize; ++m) {  // X11 is lower triangular
-      sum += a[(kSize + i) * kInverseStride + m] * x[m * kInverseStride + j];
+// C = A B or, kNegated, -A B, for [kSize, kSize] blocks of rows of kInverseStride floats. Each
+// thread takes four rows of a column and goes through the middle axis four at a time: first(row,
+// column) to last(row, column), multiples of 4 between which the factors are that are not zero.
+template <int kSize, bool kNegated, class First, class Last>
+__device__ inline void multiply_blocks(const float* a, const float* b, float* c, int thread,
+                                       int threads, First first, Last last) {
+  for (int e = thread; e < kSize / 4 * kSize; e += threads) {
+    const int i = e / kSize * 4, j = e % kSize;
+    float sums[4] = {};
+#pragma unroll 2
+    for (int m = first(i, j); m < last(i, j); m += 4) {
+      float column[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) column[n] = b[(m + n) * kInverseStride + j];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float4 row = *reinterpret_cast<const float4*>(a + (i + r) * kInverseStride + m);
+        sums[r] += row.x * column[0];
+        sums[r] += row.y * column[1];
+        sums[r] += row.z * column[2];
+        sums[r] += row.w * column[3];
+      }
     }
-    scratch[i * kInverseStride + j] = sum;
+#pragma unroll
+    for (int r = 0; r < 4; ++r) c[(i + r) * kInverseStride + j] = kNegated ? -sums[r] : sums[r];
   }
 }
+
+// X21 of a merge of two neighbouring blocks of kSize, of which `a` and `x` point to the first, in
+// two steps with a barrier between: the product A21 X11, which lies above the diagonal for a while,
+// then X21. The 16 x 16 blocks on a diagonal are whole, so four at a time never meets what is not
+// there.
 template <int kSize>
-__device__ inline void merge_solve(float* x, const float* scratch, int thread, int threads) {
-  for (int e = thread; e < kSize * kSize; e += threads) {
-    const int i = e / kSize, j = e % kSize;
-    float sum = 0;
-#pragma unroll 8
-    for (int m = 0; m <= i; ++m) {
-      sum += x[(kSize + i) * kInverseStride + kSize + m] * scratch[m * kInverseStride + j];
-    }
-    x[(kSize + i) * kInverseStride + j] = -sum;
-  }
+__device__ inline void merge_product(const float* a, float* x, int thread, int threads) {
+  multiply_blocks<kSize, false>(
+      a + kSize * kInverseStride, x, x + kSize, thread, threads,
+      [](int, int j) { return j / 4 * 4; }, [](int, int) { return kSize; });
+}
+template <int kSize>
+__device__ inline void merge_solve(float* x, int thread, int threads) {
+  float* second = x + kSize * kInverseStride;
+  multiply_blocks<kSize, true>(
+      second + kSize, x + kSize, second, thread, threads, [](int, int) { return 0; },
+      [](int i, int) { return i + 4; });
 }
 
 // Reads A below its diagonal alone and writes the whole of X, zeros above its diagonal included;
@@ -65,16 +84,16 @@ __device__ inline void invert_unit_lower_64(const float* a, float* x) {
     invert_diagonal_16(a + corner, x + corner, thread % 16);
   }
   __syncthreads();  // the diagonal blocks are there
-  // Pairs of 16: a half of the threads each. The products lie above the diagonal for a while.
+  // Pairs of 16: a half of the threads each.
   const int half = threads / 2, pair = thread / half;
   const int corner = pair * 32 * (kInverseStride + 1);
-  merge_product<16>(a + corner, x + corner, x + corner + 16, thread % half, half);
+  merge_product<16>(a + corner, x + corner, thread % half, half);
   __syncthreads();  // the products of both pairs are there
-  merge_solve<16>(x + corner, x + corner + 16, thread % half, half);
+  merge_solve<16>(x + corner, thread % half, half);
   __syncthreads();  // and have been read
-  merge_product<32>(a, x, x + 32, thread, threads);
-  __syncthreads();
-  merge_solve<32>(x, x + 32, thread, threads);
+  merge_product<32>(a, x, thread, threads);
+  __syncthreads();  // the product is there
+  merge_solve<32>(x, thread, threads);
   __syncthreads();  // the scratch above the diagonal may be cleared
   for (int e = thread; e < kInverseRows * kInverseRows; e += threads) {
     const int i = e / kInverseRows, j = e % kInverseRows;

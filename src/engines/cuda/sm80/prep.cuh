@@ -24,8 +24,8 @@ struct PrepShared {
   using Half = typename Config::Half;
   alignas(16) unsigned char q[device::Tile<Half, kChunk, Config::kK>::kBytes];
   alignas(16) unsigned char k[device::Tile<Half, kChunk, Config::kK>::kBytes];
-  float a[kChunk * device::kInverseStride];
-  float x[kChunk * device::kInverseStride];
+  alignas(16) float a[kChunk * device::kInverseStride];
+  alignas(16) float x[kChunk * device::kInverseStride];
   float gate[kChunk], beta[kChunk], inverse_q[kChunk], inverse_k[kChunk];
 };
 
