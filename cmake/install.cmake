@@ -15,6 +15,9 @@ file(RELATIVE_PATH pc_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INST
 string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
 cmake_path(APPEND pc_libdir "\${prefix}" "${CMAKE_INSTALL_LIBDIR}")
 cmake_path(APPEND pc_includedir "\${prefix}" "${CMAKE_INSTALL_INCLUDEDIR}")
+if(DELTAWORKS_CUDA)
+  set(pc_cudart "-lcudart_static -ldl -lrt ")
+endif()
 configure_file(cmake/deltaworks.pc.in ${PROJECT_BINARY_DIR}/deltaworks.pc @ONLY)
 
 install(TARGETS deltaworks EXPORT deltaworks INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

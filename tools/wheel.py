@@ -3,7 +3,8 @@
     python -m tools.wheel [FOLDER]     both go into FOLDER, build/wheel by default
 
 The wheel holds the operators for PyTorch, compiled with the headers of the torch that is installed
-beside this Python. It brings no library but the project's own: torch's are those of the process.
+beside this Python, and the CUDA engine where there is nvcc. It brings no library but the project's
+own: torch's are those of the process.
 """
 
 import os
@@ -77,6 +78,9 @@ def main() -> int:
         except Failed as failure:
             print(failure, file=sys.stderr)
             return 1
+        for line in (LOGS / "wheel-build.log").read_text().splitlines():
+            if "CUDA engine:" in line:
+                print(line)
         for path in (built.sdist, built.wheel):
             print(shutil.copy(path, folder))
     return 0

@@ -5,6 +5,7 @@
 tests/wheel holds the tests. They run from a folder outside of the source tree: on the files that
 were built; in a new environment with what pip installs for the wheel, which is no torch; and in one
 that sees the torch of this Python. A typed program is judged by mypy against the installed package.
+They ask for the CUDA engine, so nvcc must be there; a card or its driver need not.
 """
 
 import shutil

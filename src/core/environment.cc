@@ -28,6 +28,7 @@ std::optional<LogLevel> parse_log_level(const std::string& text) {
 const std::string engine = variable("DELTAWORKS_ENGINE");
 const std::string level_text = variable("DELTAWORKS_LOG");
 const std::optional<LogLevel> level = parse_log_level(level_text);
+const std::string check_text = variable("DELTAWORKS_CHECK");
 
 }  // namespace
 
@@ -39,6 +40,12 @@ LogLevel log_level() {
                 cat("DELTAWORKS_LOG must be off, calls, args or stats, got ", level_text));
   }
   return *level;
+}
+
+bool checks_data() {
+  if (check_text.empty() || check_text == "0") return false;
+  if (check_text == "1") return true;
+  throw Error(Status::kInvalidValue, cat("DELTAWORKS_CHECK must be 0 or 1, got ", check_text));
 }
 
 }  // namespace deltaworks

@@ -17,4 +17,8 @@ enum class LogLevel {
 // DELTAWORKS_LOG. Throws Error(kInvalidValue) if it names no level.
 LogLevel log_level();
 
+// DELTAWORKS_CHECK: whether data on a card is read back and judged, as it always is on the CPU; off
+// if it is not set. Throws Error(kInvalidValue) if it is neither 0 nor 1.
+bool checks_data();
+
 }  // namespace deltaworks

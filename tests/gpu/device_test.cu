@@ -86,8 +86,8 @@ template <class Half, bool kTransposedA, bool kTransposedB>
 __global__ void product_kernel(const Half* a, const Half* b, float* c) {
   __shared__ alignas(16) unsigned char memory[2 * Tile<Half, 64, 64>::kBytes];
   const Tile<Half, 64, 64> tile_a(memory), tile_b(memory + Tile<Half, 64, 64>::kBytes);
-  load_rows(tile_a, a, 64, 1, 64, 64, true);
-  load_rows(tile_b, b, 64, 1, 64, 64, true);
+  load_rows<128>(tile_a, a, 64, 1, 64, 64, true);
+  load_rows<128>(tile_b, b, 64, 1, 64, 64, true);
   commit_async();
   wait_async<0>();
   __syncthreads();
@@ -139,7 +139,7 @@ template <class Half>
 __global__ void chain_kernel(const Half* a, float* c) {
   __shared__ alignas(16) unsigned char memory[Tile<Half, 64, 64>::kBytes];
   const Tile<Half, 64, 64> tile(memory);
-  load_rows(tile, a, 64, 1, 64, 64, true);
+  load_rows<128>(tile, a, 64, 1, 64, 64, true);
   commit_async();
   wait_async<0>();
   __syncthreads();
@@ -206,7 +206,7 @@ __global__ void load_kernel(const Half* from, std::int64_t row_stride, std::int6
                             int rows, int columns, bool wide, Half* to) {
   __shared__ alignas(16) unsigned char memory[Tile<Half, 64, 128>::kBytes];
   const Tile<Half, 64, 128> tile(memory);
-  load_rows(tile, from, row_stride, column_stride, rows, columns, wide);
+  load_rows<128>(tile, from, row_stride, column_stride, rows, columns, wide);
   commit_async();
   wait_async<0>();
   __syncthreads();
@@ -234,26 +234,34 @@ void test_load(const std::string& name, int rows, int columns, int shift, int ro
   report(name, wrong, 0);
 }
 
+// Four warps, as in a block that prepares a chunk.
 __global__ void inverse_kernel(const float* a, float* x) {
-  __shared__ alignas(16) float memory[2 * kInverseRows * kInverseStride];
-  float* inverse = memory + kInverseRows * kInverseStride;
+  __shared__ alignas(16) float memory[kInverseRows * kInverseStride];
   for (int i = threadIdx.x; i < 4096; i += blockDim.x) {
     memory[i / 64 * kInverseStride + i % 64] = i % 64 < i / 64 ? a[i] : NAN;  // is not read
   }
-  invert_unit_lower_64(memory, inverse);
-  for (int i = threadIdx.x; i < 4096; i += blockDim.x) {
-    x[i] = inverse[i / 64 * kInverseStride + i % 64];
-  }
+  __syncthreads();
+  const int warp = threadIdx.x / 32;
+  invert_diagonal_16(memory + warp * 16 * (kInverseStride + 1));
+  __syncthreads();
+  invert_column(memory, warp, [&](int i, const TransposedBlock& block) {
+    for (int n = 0; n < 2; ++n) {
+      for (int e = 0; e < 4; ++e) {
+        x[(i * 16 + n * 8 + Accumulator::column(e)) * 64 + warp * 16 + Accumulator::row(e)] =
+            block.x[n].x[e];
+      }
+    }
+  });
 }
 
 void test_inverse(const std::string& name, const std::function<double(int, int)>& element,
-                  int threads, double bound) {
+                  double bound) {
   std::vector<float> a(4096);
   for (int i = 0; i < 64; ++i) {
     for (int j = 0; j < i; ++j) a[i * 64 + j] = static_cast<float>(element(i, j));
   }
   const OnCard<float> card_a(a), card_x(4096);
-  inverse_kernel<<<1, threads>>>(card_a.get(), card_x.get());
+  inverse_kernel<<<1, 128>>>(card_a.get(), card_x.get());
   finish(name.c_str());
   const std::vector<float> x = card_x.fetch();
   double worst = 0, largest = 0;
@@ -262,12 +270,111 @@ void test_inverse(const std::string& name, const std::function<double(int, int)>
     for (int i = 0; i < 64; ++i) {
       solved[i] = i == j;
       for (int m = j; m < i; ++m) solved[i] -= static_cast<double>(a[i * 64 + m]) * solved[m];
+      if (i / 16 < j / 16) continue;  // a block that is not made
       largest = std::max(largest, std::abs(solved[i]));
       worst = std::max(worst, std::abs(x[i * 64 + j] - solved[i]));
       if (std::isnan(x[i * 64 + j])) worst = NAN;
     }
   }
-  report(name + " (" + std::to_string(threads) + " threads)", worst / largest, bound);
+  report(name, worst / largest, bound);
+}
+
+// C = A B^T of split fp32 operands, and C as operands of the next product: D = C B^T.
+__global__ void split_kernel(const float* a, const float* b, float* d) {
+  const int lane = threadIdx.x;
+  Accumulator c[2], result[2];
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int step = 0; step < 2; ++step) {
+      Accumulator left;
+      for (int e = 0; e < 4; ++e) {
+        left.x[e] = a[Accumulator::row(e) * 16 + step * 8 + Accumulator::column(e)];
+      }
+      for (int n = 0; n < 2; ++n) {
+        const float* row = b + (n * 8 + lane / 4) * 16 + step * 8 + lane % 4 * 2;
+        if (pass == 0) multiply_add(c[n], split_a(left), split_b(row[0], row[1]));
+        if (pass == 1) multiply_add(result[n], split_a(c[step]), split_b(row[0], row[1]));
+      }
+    }
+  }
+  for (int n = 0; n < 2; ++n) {
+    for (int e = 0; e < 4; ++e) {
+      d[Accumulator::row(e) * 16 + n * 8 + Accumulator::column(e)] = result[n].x[e];
+    }
+  }
+}
+
+void test_split() {
+  const std::vector<float> a = normal(256), b = normal(256);
+  const OnCard<float> card_a(a), card_b(b), card_d(256);
+  split_kernel<<<1, 32>>>(card_a.get(), card_b.get(), card_d.get());
+  finish("split products");
+  const std::vector<float> d = card_d.fetch();
+  const auto times = [&](const std::vector<double>& x) {
+    std::vector<double> y(256);
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 16; ++j) {
+        for (int m = 0; m < 16; ++m) y[i * 16 + j] += x[i * 16 + m] * b[j * 16 + m];
+      }
+    }
+    return y;
+  };
+  const std::vector<double> expected = times(times({a.begin(), a.end()}));
+  double worst = 0, largest = 0;
+  for (int i = 0; i < 256; ++i) {
+    worst = std::max(worst, std::abs(d[i] - expected[i]));
+    largest = std::max(largest, std::abs(expected[i]));
+    if (std::isnan(d[i])) worst = NAN;
+  }
+  report("split fp32 products, twice", worst / largest, 4e-6);
+}
+
+// A right operand made from accumulators that hold X: C = A X, and C = A X^T.
+template <class Half, bool kTransposed>
+__global__ void operand_kernel(const Half* a, const float* x, float* c) {
+  __shared__ alignas(16) unsigned char memory[Tile<Half, 16, 64>::kBytes];
+  const Tile<Half, 16, 64> tile(memory);
+  for (int i = threadIdx.x; i < 16 * 64; i += 32) tile.at(i / 64, i % 64) = a[i];
+  __syncwarp();
+  Accumulator held[2], sum[2];
+  for (int n = 0; n < 2; ++n) {
+    for (int e = 0; e < 4; ++e) {
+      held[n].x[e] = x[Accumulator::row(e) * 16 + n * 8 + Accumulator::column(e)];
+    }
+  }
+  const uint4 vector =
+      kTransposed ? to_b_transposed<Half>(held[0], held[1]) : to_b<Half>(held[0], held[1]);
+  const FragmentBPair right = load_b_vector(vector);
+  for (int n = 0; n < 2; ++n) {
+    multiply_add<Half>(sum[n], load_a(tile, 0, 0), right.x[n]);
+    for (int e = 0; e < 4; ++e) {
+      c[Accumulator::row(e) * 16 + n * 8 + Accumulator::column(e)] = sum[n].x[e];
+    }
+  }
+}
+
+template <class Half, bool kTransposed>
+void test_operand(const std::string& name) {
+  const std::vector<Half> a = rounded<Half>(normal(16 * 64));
+  std::vector<float> x = normal(256);
+  for (float& each : x) each = static_cast<float>(Half(each));
+  const OnCard<Half> card_a(a);
+  const OnCard<float> card_x(x), card_c(256);
+  operand_kernel<Half, kTransposed><<<1, 32>>>(card_a.get(), card_x.get(), card_c.get());
+  finish(name.c_str());
+  const std::vector<float> c = card_c.fetch();
+  double worst = 0;
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < 16; ++j) {
+      double sum = 0;
+      for (int m = 0; m < 16; ++m) {
+        sum += static_cast<double>(static_cast<float>(a[i * 64 + m])) *
+               x[kTransposed ? j * 16 + m : m * 16 + j];
+      }
+      worst = std::max(worst, std::abs(c[i * 16 + j] - sum));
+      if (std::isnan(c[i * 16 + j])) worst = NAN;
+    }
+  }
+  report(name, worst, 16 * 16 * 6e-8);
 }
 
 __global__ void sum_kernel(const float* x, float* sums, float* prefixes) {
@@ -307,6 +414,8 @@ void test_halves(const std::string& name) {
   test_product<Half, true, false>(name + " A^T B");
   test_product<Half, false, true>(name + " A B^T");
   test_product<Half, true, true>(name + " A^T B^T");
+  test_operand<Half, false>(name + " A X, X from accumulators");
+  test_operand<Half, true>(name + " A X^T, X from accumulators");
   test_chain<Half>(name + " (A A) A through registers");
   test_load<Half>(name + " load, wide", 64, 128, 0, 128, 1, true);
   test_load<Half>(name + " load, wide, part of a row and of the rows", 37, 80, 16, 256, 1, true);
@@ -322,17 +431,15 @@ int main() {
   test_halves<__nv_bfloat16>("bf16");
   test_halves<__half>("fp16");
   std::normal_distribution<double> normal_number;
-  for (int threads : {64, 128, 256}) {
-    test_inverse(
-        "inverse, random", [&](int, int) { return 0.3 * normal_number(random_bits); }, threads,
-        2e-5);
-    test_inverse(
-        "inverse, repeated keys, beta = 1", [](int, int) { return 1.0; }, threads, 1e-6);
-    test_inverse(
-        "inverse, repeated keys, beta = 2", [](int, int) { return 2.0; }, threads, 1e-6);
-    test_inverse(
-        "inverse, zero", [](int, int) { return 0.0; }, threads, 0);
-  }
+  test_split();
+  test_inverse(
+      "inverse, random", [&](int, int) { return 0.3 * normal_number(random_bits); }, 2e-5);
+  test_inverse(
+      "inverse, repeated keys, beta = 1", [](int, int) { return 1.0; }, 1e-6);
+  test_inverse(
+      "inverse, repeated keys, beta = 2", [](int, int) { return 2.0; }, 1e-6);
+  test_inverse(
+      "inverse, zero", [](int, int) { return 0.0; }, 0);
   test_sums("sums, normal", normal(64));
   std::vector<float> resets = normal(64, 0.05f);
   for (float& x : resets) x = -std::abs(x);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "bounds.h"
@@ -38,7 +39,9 @@ class CardMemory {
 };
 
 // The call on the card. Buffers travel whole, with the guards around their elements.
-Tensors run_on_card(const Call& call, const Tensors& inputs, int repeats = 1) {
+// `configuration` is part of what the plan says of itself.
+Tensors run_on_card(const Call& call, const Tensors& inputs, int repeats = 1,
+                    const std::string& configuration = "") {
   Tensors copies = inputs;
   Prepared prepared = prepare("gdn_sm80", call, Pass::kForward, copies);
   std::map<Port, std::unique_ptr<CardMemory>> memory;
@@ -56,6 +59,7 @@ Tensors run_on_card(const Call& call, const Tensors& inputs, int repeats = 1) {
 
   const Plan plan = find_plan(prepared.problem);
   EXPECT_EQ(plan.name(), "gdn_sm80");
+  EXPECT_NE(plan.configuration().find(configuration), std::string::npos) << plan.configuration();
   const CardMemory workspace(plan.workspace_bytes());
   for (int i = 0; i < repeats; ++i) plan.execute(prepared.pack, workspace.get());
   check(cudaDeviceSynchronize());
@@ -72,11 +76,11 @@ Tensors run_on_card(const Call& call, const Tensors& inputs, int repeats = 1) {
   return std::move(prepared.outputs);
 }
 
-void expect_accurate(const Call& call, unsigned seed) {
+void expect_accurate(const Call& call, unsigned seed, const std::string& configuration = "") {
   const Tensors inputs = make_inputs(call, seed);
   const Tensors reference = oracle<double>(call, Pass::kForward, inputs);
   const Tensors loop = oracle<float>(call, Pass::kForward, inputs);
-  expect_close({call, inputs, reference, loop}, run_on_card(call, inputs));
+  expect_close({call, inputs, reference, loop}, run_on_card(call, inputs, 1, configuration));
 }
 
 constexpr DType kBf16 = DType::kBFloat16, kF16 = DType::kFloat16, kF32 = DType::kFloat32;
@@ -162,6 +166,39 @@ TEST(CudaForward, States) {
                        .decay = 0.1},
                       5);
     }
+  }
+}
+
+// One long sequence with few heads is cut: first, inner and last segments, and what enters them.
+TEST(CudaForward, Segments) {
+  constexpr std::int64_t kDims[][2] = {{64, 64}, {128, 128}, {48, 112}, {256, 64}, {64, 256}};
+  for (const auto& [K, V] : kDims) {
+    for (DType io : {kBf16, kF16}) {
+      for (double decay : {0.002, 0.1}) {
+        SCOPED_TRACE(testing::Message() << name(io) << " " << K << " " << V << " " << decay);
+        expect_accurate({.dims = make_dims(2700, 1, 2, 2, K, V),
+                         .offsets = {0, 2607, 2607, 2690},
+                         .options = {.use_qk_l2norm = true},
+                         .initial_state = true,
+                         .types = types(io),
+                         .decay = decay},
+                        8, "segments of ");
+      }
+    }
+  }
+}
+
+// The same for the sanitizers: the fewest tokens that give an inner segment, each padded size once.
+TEST(CudaForward, SmallSegments) {
+  constexpr std::int64_t kDims[][2] = {{16, 64}, {80, 16}, {144, 16}};
+  for (const auto& [K, V] : kDims) {
+    SCOPED_TRACE(K);
+    expect_accurate({.dims = make_dims(1541, 1, 1, 1, K, V),
+                     .offsets = {0, 1541},
+                     .options = {.use_qk_l2norm = true},
+                     .types = types(kBf16),
+                     .decay = 0.01},
+                    9, "segments of ");
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "deltaworks/explain.h"
 #include "deltaworks/text.h"
+#include "engines/cuda/plan.h"
 
 namespace deltaworks {
 namespace {
@@ -53,6 +54,49 @@ TEST(CudaPlan, WhatItDeclines) {
   for (const auto& [text, reason] : rows) {
     EXPECT_TRUE(gives(verdict(text + on_card), reason)) << text;
   }
+}
+
+// How a call of `N` sequences of `length` tokens is divided, K = V = 128.
+cuda::Params divided(int N, std::int64_t length, int heads, bool whole = false,
+                     int shared_bytes = 232448) {
+  cuda::Params p;
+  p.N = N;
+  p.T = N * length;
+  p.HO = heads;
+  p.K = p.V = 128;
+  cuda::divide(p, {.shared_bytes = shared_bytes}, whole);
+  return p;
+}
+
+TEST(CudaDivision, FewHeadsAreCutAndManyAreNot) {
+  // Segments of one sequence: the further ones that a grid is booked for, and the first.
+  const auto segments = [](const cuda::Params& p) { return p.max_further + 1; };
+  EXPECT_EQ(segments(divided(1, 32768, 16)), 9);
+  EXPECT_EQ(segments(divided(1, 8192, 64)), 1);
+  EXPECT_EQ(segments(divided(1, 500, 1)), 1);
+  // Equal lengths of a full card fit into a segment; one sequence of all tokens would not.
+  EXPECT_GE(divided(4, 8192, 32).segment_chunks, 8192 / 64);
+  EXPECT_GT(divided(4, 8192, 32).max_further, 0);
+}
+
+TEST(CudaDivision, SegmentsAreNeverShort) {
+  for (int N : {1, 3, 49, 2000}) {
+    for (std::int64_t length : {1, 6, 65, 700, 5000}) {
+      for (int heads : {1, 4, 32}) EXPECT_GE(divided(N, length, heads).segment_chunks, 8);
+    }
+  }
+}
+
+TEST(CudaDivision, BatchInvarianceCutsNothing) {
+  EXPECT_EQ(divided(1, 32768, 16, true).max_further, 0);
+  EXPECT_EQ(divided(4, 8192, 2, true).max_further, 0);
+}
+
+TEST(CudaDivision, ACardsSharedMemoryDecidesStagesAlone) {
+  const cuda::Params large = divided(1, 32768, 16), small = divided(1, 32768, 16, false, 101376);
+  EXPECT_EQ(large.stages, 2);
+  EXPECT_EQ(small.stages, 1);
+  EXPECT_EQ(large.segment_chunks, small.segment_chunks);
 }
 
 // Where there is no driver, or no such card, that is the one reason.

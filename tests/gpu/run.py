@@ -2,10 +2,10 @@
 
     python run.py BUILD PACKAGES OUT [--commit HASH] [--sanitize] [--benchmark]
 
-BUILD holds deltaworks_device_test and deltaworks_gpu_test, PACKAGES the package deltaworks with the
-libraries of the preset dev-cuda. OUT becomes a record: when, on which card and driver, of which
-commit and binaries, what ran, its output. --sanitize adds compute-sanitizer's four tools;
---benchmark adds the times of benchmarks/cuda.
+BUILD holds the programs of tests/gpu of the preset dev-cuda, PACKAGES the wheel's installation (pip
+install --target). OUT becomes a record: when, on which card and driver, of which commit and
+binaries, what ran, its output. --sanitize adds compute-sanitizer's four tools; --benchmark adds the
+record of `deltaworks bench cuda`.
 """
 
 import argparse
@@ -19,18 +19,25 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BENCHMARK = HERE.parents[1] / "benchmarks" / "cuda" / "gated_delta_net.py"
+BENCHMARK = [sys.executable, "-m", "deltaworks.cli", "bench", "cuda", "--json"]
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # Under a sanitizer: every kernel and head dimension once, ragged and hostile offsets.
-SMALL = "CudaForward.Lengths:CudaForward.HostileOffsets:CudaForward.States"
+SMALL = (
+    "CudaForward.Lengths:CudaForward.HostileOffsets:CudaForward.States:CudaForward.SmallSegments"
+)
 
 
-def run(name, command, environment):
+def run(name, command, environment, stdout=subprocess.PIPE):
+    """The record's entry of a program; with a file for its stdout, the output is stderr alone."""
     start = time.monotonic()
     result = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, env=os.environ | environment
+        list(map(str, command)),
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
     )
-    output = (result.stdout + result.stderr).splitlines()
+    output = ((result.stdout or "") + result.stderr).splitlines()
     entry = {
         "name": name,
         "passed": result.returncode == 0,
@@ -52,7 +59,8 @@ def main():
     parser.add_argument("--sanitize", action="store_true")
     parser.add_argument("--benchmark", action="store_true")
     arguments = parser.parse_args()
-    device, forward = (arguments.build / f"deltaworks_{x}_test" for x in ("device", "gpu"))
+    names = ("device_test", "gpu_test", "gpu_overhead")
+    device, forward, overhead = (arguments.build / f"deltaworks_{name}" for name in names)
     library = arguments.packages / "deltaworks" / "lib" / "libdeltaworks.so.0"
     path = os.pathsep.join(filter(None, [str(arguments.packages), os.environ.get("PYTHONPATH")]))
     environment = {"PYTHONPATH": path}
@@ -60,7 +68,11 @@ def main():
     ran = [
         run("device vocabulary", [device], {}),
         run("forward", [forward], {}),
-        run("PyTorch", [sys.executable, HERE / "torch_test.py"], environment),
+        run("overhead", [overhead], {}),
+        *(
+            run(f"PyTorch, {name}", [sys.executable, HERE / f"{name}_test.py"], environment)
+            for name in ("torch", "regimes", "bitwise")
+        ),
     ]
     if arguments.sanitize:
         for tool in TOOLS:
@@ -73,7 +85,8 @@ def main():
         "date": datetime.date.today().isoformat(),
         "commit": arguments.commit,
         "binaries": {
-            x.name: hashlib.sha256(x.read_bytes()).hexdigest() for x in (device, forward, library)
+            x.name: hashlib.sha256(x.read_bytes()).hexdigest()
+            for x in (device, forward, overhead, library)
         },
         "ran": ran,
     }
@@ -81,10 +94,11 @@ def main():
     record["card"] = subprocess.run(query, capture_output=True, text=True).stdout.strip()
     if arguments.benchmark:
         times = arguments.out.with_suffix(".times")
-        ran.append(run("benchmark", [sys.executable, BENCHMARK, times], environment))
-        if times.exists():
-            record["times"] = json.loads(times.read_text())
-            times.unlink()
+        with times.open("w") as file:
+            ran.append(run("benchmark", BENCHMARK, environment, file))
+        if text := times.read_text():  # none if it failed before it measured
+            record["times"] = json.loads(text)
+        times.unlink()
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     return 0 if all(entry["passed"] for entry in ran) else 1
 

@@ -42,6 +42,7 @@ def test_info(capsys):
     assert facts["torch"]["version"].startswith("2.")
     assert set(facts["environment"]) == {
         "DELTAWORKS_ISA",
+        "DELTAWORKS_CHECK",
         "DELTAWORKS_ENGINE",
         "DELTAWORKS_LOG",
         "OMP_NUM_THREADS",

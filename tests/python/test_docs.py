@@ -144,7 +144,7 @@ def test_environment_variables_are_those_that_are_read():
     (table,) = re.findall(r"^## Environment\n(.*)", (DOCS / "cpp.md").read_text(), re.M | re.S)
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == read
 
-    known = read | set(re.findall(r"\bDELTAWORKS_\w+", sources("CMakeLists.txt")))
+    known = read | set(re.findall(r"\bDELTAWORKS_\w+", sources("CMakeLists.txt") + sources("cmake/*.cmake")))
     for page in PAGES:
         named = set(re.findall(r"\b(?:DELTAWORKS|OMP)_[A-Z_]+\b", page.read_text()))
         assert named <= known, name_of(page)

@@ -5,6 +5,7 @@ import email
 import io
 import platform
 import re
+import struct
 import sys
 import tarfile
 import zipfile
@@ -16,6 +17,7 @@ from elftools.elf.elffile import ELFFile
 
 CORE = "deltaworks/lib/libdeltaworks.so.0"
 OPERATORS = "deltaworks/lib/libdeltaworks_torch.so"
+FATBIN = 0xBA55ED50
 OF_THE_SYSTEM = r"lib(c|m|stdc\+\+|gcc_s|pthread)\.so\.\d+|ld-linux-.*\.so\.\d+"
 
 
@@ -46,6 +48,29 @@ def dynamic(wheel, library: str) -> dict[str, list[str]]:
         for name in ("needed", "soname", "rpath", "runpath"):
             if hasattr(tag, name):
                 found.setdefault(name, []).append(getattr(tag, name))
+    return found
+
+
+def device_code(wheel, library: str) -> set[tuple[str, int]]:
+    """The kinds of code for CUDA devices, "PTX" or "machine", each with its compute capability.
+
+    The section holds fatbins, each a header and entries; an entry is a header and compressed code.
+    """
+    data = ELFFile(io.BytesIO(wheel.read(library))).get_section_by_name(".nv_fatbin").data()
+    found = set()
+    start = 0
+    while start < len(data):
+        magic, _, header, size = struct.unpack_from("<IHHQ", data, start)
+        if magic != FATBIN:  # padding
+            start += 8
+            continue
+        entry = start + header
+        start = entry + size
+        while entry < start:
+            kind, _, header, size = struct.unpack_from("<HHIQ", data, entry)
+            (capability,) = struct.unpack_from("<I", data, entry + 28)
+            found.add(({1: "PTX", 2: "machine"}[kind], capability))
+            entry += header + size
     return found
 
 
@@ -83,6 +108,11 @@ def test_library_needs_the_system_alone(wheel):
     assert found["soname"] == ["libdeltaworks.so.0"]
     assert [name for name in found["needed"] if not re.fullmatch(OF_THE_SYSTEM, name)] == []
     assert not {"rpath", "runpath"} & found.keys()
+
+
+def test_cuda_engine(wheel):
+    """Machine code for two generations, and PTX that the driver compiles for any other since."""
+    assert device_code(wheel, CORE) == {("machine", 80), ("machine", 90), ("PTX", 80)}
 
 
 def test_operators_need_torch_and_the_library_beside_them(wheel):

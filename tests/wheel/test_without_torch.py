@@ -18,12 +18,12 @@ from token_loop import distance, make_inputs, token_loop
 PROBLEM = "gdn:fwd:bf16:N4T8192H16HV32K128V128:l2norm"
 
 
-def run_command(*arguments: str) -> str:
+def run_command(*arguments: str, status: int = 0) -> str:
     """Standard output of the installed command `deltaworks`."""
     command = Path(sys.prefix) / "bin" / "deltaworks"
-    return subprocess.run(
-        [command, *arguments], check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    result = subprocess.run([command, *arguments], stdout=subprocess.PIPE, text=True)
+    assert result.returncode == status
+    return result.stdout
 
 
 def test_the_installed_package_is_tested():
@@ -63,11 +63,21 @@ def test_operators_say_that_torch_is_missing():
 
 
 def test_command_info():
-    assert deltaworks.__version__ in json.dumps(json.loads(run_command("info", "--json")))
+    facts = json.loads(run_command("info", "--json"))
+    assert facts["version"] == deltaworks.__version__
+    assert {"gdn_sm80", "gdn_cpu", "gdn_reference"} <= set(facts["engines"])
 
 
 def test_command_explain():
     assert "gdn_cpu" in run_command("explain", PROBLEM)
+
+
+def test_cuda_without_a_card(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    answer = json.loads(run_command("explain", f"{PROBLEM}:device=cuda0", "--json", status=1))
+    assert answer["runs"] is None
+    (reason,) = next(x["reasons"] for x in answer["engines"] if x["plan_name"] == "gdn_sm80")
+    assert reason.startswith("a CUDA driver with the tensors' device, got ")
 
 
 @pytest.mark.parametrize("name", ["deltaworks.cli", "deltaworks.numpy", "deltaworks.testing"])

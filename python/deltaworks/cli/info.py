@@ -10,7 +10,13 @@ from deltaworks.cli._errors import printable, user_errors
 from deltaworks.cli._output import add_json, print_json, print_table
 from deltaworks.problem import Problem
 
-VARIABLES = ("DELTAWORKS_ISA", "DELTAWORKS_ENGINE", "DELTAWORKS_LOG", "OMP_NUM_THREADS")
+VARIABLES = (
+    "DELTAWORKS_CHECK",
+    "DELTAWORKS_ISA",
+    "DELTAWORKS_ENGINE",
+    "DELTAWORKS_LOG",
+    "OMP_NUM_THREADS",
+)
 _ANY_PROBLEM = "gdn:fwd:fp32:N1T1H1K1V1"
 _TORCH_OPERATORS = "libdeltaworks_torch.so"
 

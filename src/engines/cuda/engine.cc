@@ -2,21 +2,33 @@
 // problem becomes the parameters of its kernels. Forward only so far.
 #include "registry/engine.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "core/environment.h"
 #include "core/strings.h"
 #include "engines/cuda/launch.h"
 #include "engines/cuda/params.h"
-#include "variants/activation.h"
+#include "engines/cuda/plan.h"
+#include "problem/validate.h"
 
 namespace deltaworks {
 namespace {
 
 constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;  // of a grid's first axis
-constexpr std::int64_t kValueBlock = 64;
+
+// Of a launch: a block a (chunk, head); or a block a sequence, or a segment, a head and 64 values,
+// and 64 keys of a segment's transition.
+std::int64_t most_blocks(const Dims& dims) {
+  const auto blocks = [](std::int64_t columns) { return (columns + 63) / 64; };
+  const std::int64_t chunks = dims.T / cuda::kChunk, values = blocks(dims.V);
+  return dims.HO * std::max(chunks + dims.N, dims.N * values + chunks * (values + blocks(dims.K)));
+}
 
 bool is_aligned(std::int64_t stride) { return stride % 8 == 0; }
 
@@ -36,7 +48,7 @@ cuda::View view_of(const Problem& problem, const Dims& dims, Port port) {
 class CudaExecutable final : public Executable {
  public:
   CudaExecutable(const Problem& problem, const Dims& dims)
-      : device_(problem[Port::kQ].device.index) {
+      : problem_(problem), dims_(dims), device_(problem[Port::kQ].device.index) {
     const auto view = [&](Port port) { return view_of(problem, dims, port); };
     const Options& o = problem.options;
     params_.T = dims.T;
@@ -63,16 +75,21 @@ class CudaExecutable final : public Executable {
     params_.gate = o.safe_gate                            ? cuda::Gate::kSoftplus
                    : o.gate_domain == GateDomain::kLinear ? cuda::Gate::kLinear
                                                           : cuda::Gate::kLog;
-    params_.max_chunks = dims.T / cuda::kChunk + dims.N;
+    cuda::divide(params_, cuda::card(device_).limits, o.batch_invariant);
+    cuda::load_kernels(problem.op, params_, device_);
   }
 
   std::size_t workspace_bytes() const override { return cuda::workspace_bytes(params_); }
 
   std::string configuration() const override {
-    return cat("device ", device_, ", mma.sync, at most ", params_.max_chunks, " chunks");
+    std::string text = cat("device ", device_, ", mma.sync, ", params_.stages,
+                           params_.stages == 1 ? " stage" : " stages");
+    if (params_.max_further > 0) text += cat(", segments of ", params_.segment_chunks, " chunks");
+    return text;
   }
 
   void execute(const Pack& pack, void* workspace, void* stream) const override {
+    if (checks_data()) judge_offsets(pack[Port::kCuSeqlens], stream);
     cuda::Params p = params_;
     const auto point = [&](cuda::View& view, Port port) {
       view.data = pack[port];
@@ -89,10 +106,24 @@ class CudaExecutable final : public Executable {
     point(p.initial_state, Port::kInitialState);
     point(p.o, Port::kO);
     point(p.final_state, Port::kFinalState);
-    cuda::launch_forward(p, device_, workspace, stream);
+    cuda::launch_forward(problem_.op, p, device_, workspace, stream);
   }
 
  private:
+  // What the CPU judges before every call; here it takes a copy and waits for it.
+  void judge_offsets(const void* cu_seqlens, void* stream) const {
+    const TensorDesc& x = problem_[Port::kCuSeqlens];
+    const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+    const std::int64_t last = dims_.N * x.stride[0] * size;  // bytes from the first offset
+    const std::int64_t lowest = std::min<std::int64_t>(last, 0);
+    std::vector<std::byte> copy(static_cast<std::size_t>(std::max(last, -last) + size));
+    cuda::read_back(copy.data(), static_cast<const std::byte*>(cu_seqlens) + lowest, copy.size(),
+                    device_, stream);
+    judge_cu_seqlens(problem_, dims_, copy.data() - lowest);
+  }
+
+  Problem problem_;
+  Dims dims_;
   int device_;
   cuda::Params params_;
 };
@@ -109,18 +140,16 @@ class CudaEngine final : public Engine {
     const cuda::Card card = here ? cuda::card(q.device.index) : cuda::Card{};
     const bool usable = here && card.problem.empty();
     const auto takes = [](std::int64_t dim) { return dim % 16 == 0 && dim <= 256; };
-    const std::int64_t blocks =
-        dims.HO * std::max(dims.T / cuda::kChunk + dims.N,
-                           dims.N * ((dims.V + kValueBlock - 1) / kValueBlock));
-    const std::size_t shared = takes(dims.K) ? cuda::shared_bytes(static_cast<int>(dims.K)) : 0;
+    const std::int64_t blocks = most_blocks(dims);
+    const std::size_t shared = takes(dims.K) ? cuda::shared_bytes(static_cast<int>(dims.K), 1) : 0;
     return std::move(
         Check{}
             .need(here, "tensors must be in CUDA memory", deltaworks::name(q.device.type))
             .need(!here || usable, "a CUDA driver with the tensors' device", card.problem)
             .need(!usable || card.capability >= 80, "compute capability 8.0 or newer",
                   card.capability)
-            .need(!usable || static_cast<int>(shared) <= card.shared_bytes,
-                  cat(shared, " bytes of shared memory a block"), card.shared_bytes)
+            .need(!usable || static_cast<int>(shared) <= card.limits.shared_bytes,
+                  cat(shared, " bytes of shared memory a block"), card.limits.shared_bytes)
             .need(problem.pass == Pass::kForward && !problem.requires_gradient,
                   "no gradient may be asked for (the backward is not supported yet)",
                   problem.pass == Pass::kForward ? "a forward that requires one" : "a backward")

@@ -43,8 +43,11 @@ __device__ inline float effective_gate(Gate form, float g, float a_log, float dt
     const float x = g + dt_bias;
     g = -expf(a_log) * (x >= 20 ? x : log1pf(expf(x)));
   }
-  return fmaxf(g, -110.0f);
+  return g < -110.0f ? -110.0f : g;  // NaN stays
 }
+
+// exp of a sum of gates, to some 1e-5 of itself: operands have 16 bits.
+__device__ inline float decay_of(float gates) { return __expf(gates); }
 
 // The sigmoid is rounded to beta's dtype before it is doubled.
 __device__ inline float effective_beta(const Params& p, float beta) {

@@ -42,4 +42,37 @@ __device__ inline std::uint32_t pack(float low, float high) {
   }
 }
 
+// What rounding leaves of a number.
+template <HalfType Half>
+__device__ inline float rest_of(float x) {
+  return x - to_float(from_float<Half>(x));
+}
+
+// The number itself, or the largest finite one of its sign where rounding would give an infinity;
+// NaN stays NaN. Of bf16 alone: fp16 overflows where sums are still meaningful, and must show it.
+template <HalfType Half>
+__device__ inline float bounded(float x) {
+  if constexpr (std::is_same_v<Half, __nv_bfloat16>) {
+    constexpr float kLargest = 3.3895e38f;
+#if __CUDA_ARCH__ >= 900
+    asm("min.NaN.xorsign.abs.f32 %0, %0, %1;" : "+f"(x) : "f"(kLargest));
+#else
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(kLargest));
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-kLargest));
+#endif
+  }
+  return x;
+}
+
+// One of them; `which` is 0 for the low half.
+template <HalfType Half>
+__device__ inline float unpack(std::uint32_t pair, int which) {
+  if constexpr (std::is_same_v<Half, __half>) {
+    const auto bits = static_cast<std::uint16_t>(which == 0 ? pair : pair >> 16);
+    return __half2float(__ushort_as_half(bits));
+  } else {
+    return __uint_as_float(which == 0 ? pair << 16 : pair & 0xffff0000u);
+  }
+}
+
 }  // namespace deltaworks::cuda::device

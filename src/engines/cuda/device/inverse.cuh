@@ -1,105 +1,107 @@
-// X = (I + A)^-1 of a strictly lower triangular A, [64, 64] fp32 in shared memory, aligned to 16
-// bytes, by a block of threads: the four 16 x 16 blocks on the diagonal by forward substitution,
-// then merged twice,
+// X = (I + A)^-1 of a strictly lower triangular A, [64, 64] fp32 in shared memory
+// and aligned to 16 bytes: the 16 x 16
+// blocks D on the diagonal by forward substitution, then each column of blocks j by itself,
 //
-//   [I + A11        ]^-1   [ X11              X11 = (I + A11)^-1,  X22 = (I + A22)^-1
-//   [A21     I + A22]    = [ X21   X22 ],     X21 = -X22 (A21 X11),
+//   X_jj = D_j^-1,   X_ij = -D_i^-1 sum_{j <= m < i} A_im X_mj      i > j,
 //
-// all in fp32. (Powers of A would overflow where keys repeat.) A row of X depends on the rows of A
-// up to it alone.
+// as products of split fp32 operands. (Powers of A would overflow where keys repeat.) A row of X
+// depends on the rows of A up to it alone. X is made transposed, in registers: a block X_ij^T is
+// two accumulators, and the left operand of the blocks below it.
 #pragma once
+
+#include "engines/cuda/device/split.cuh"
 
 namespace deltaworks::cuda::device {
 
 inline constexpr int kInverseRows = 64;
-inline constexpr int kInverseStride = kInverseRows + 4;  // floats, of a row of A and of X
+// Floats of a row: eight rows and four pairs, which a load of a right operand takes, lie in
+// different banks.
+inline constexpr int kInverseStride = kInverseRows + 8;
 
-// One 16 x 16 block on the diagonal by 16 lanes, a column each.
-__device__ inline void invert_diagonal_16(const float* a, float* x, int column) {
+// Replaces one 16 x 16 block on the diagonal, of which only what lies below the diagonal is read,
+// by its whole inverse. One warp; the block is its own until others wait for it.
+__device__ inline void invert_diagonal_16(float* block) {
+  const int column = threadIdx.x % 16;  // the upper half of the warp does the same again
   float solved[16];
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
-    float sum = 0;
-#pragma unroll
-    for (int m = 0; m < i; ++m) sum += a[i * kInverseStride + m] * solved[m];
-    solved[i] = i == column ? 1.0f : i < column ? 0.0f : -sum;
-    x[i * kInverseStride + column] = solved[i];
-  }
-}
-
-// C = A B or, kNegated, -A B, for [kSize, kSize] blocks of rows of kInverseStride floats. Each
-// thread takes four rows of a column and goes through the middle axis four at a time: first(row,
-// column) to last(row, column), multiples of 4 between which the factors are that are not zero.
-template <int kSize, bool kNegated, class First, class Last>
-__device__ inline void multiply_blocks(const float* a, const float* b, float* c, int thread,
-                                       int threads, First first, Last last) {
-  for (int e = thread; e < kSize / 4 * kSize; e += threads) {
-    const int i = e / kSize * 4, j = e % kSize;
     float sums[4] = {};
-#pragma unroll 2
-    for (int m = first(i, j); m < last(i, j); m += 4) {
-      float column[4];
 #pragma unroll
-      for (int n = 0; n < 4; ++n) column[n] = b[(m + n) * kInverseStride + j];
+    for (int m = 0; m < i; m += 4) {
+      const float4 row = *reinterpret_cast<const float4*>(block + i * kInverseStride + m);
+      const float a[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const float4 row = *reinterpret_cast<const float4*>(a + (i + r) * kInverseStride + m);
-        sums[r] += row.x * column[0];
-        sums[r] += row.y * column[1];
-        sums[r] += row.z * column[2];
-        sums[r] += row.w * column[3];
+      for (int n = 0; n < 4; ++n) {
+        if (m + n < i) sums[n] += a[n] * solved[m + n];
       }
     }
+    const float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    solved[i] = i == column ? 1.0f : i < column ? 0.0f : -sum;
+  }
+  __syncwarp();  // every lane has read the block
 #pragma unroll
-    for (int r = 0; r < 4; ++r) c[(i + r) * kInverseStride + j] = kNegated ? -sums[r] : sums[r];
+  for (int i = 0; i < 16; ++i) block[i * kInverseStride + column] = solved[i];
+  __syncwarp();
+}
+
+// A transposed 16 x 16 block, in the columns' order of two accumulators.
+struct TransposedBlock {
+  Accumulator x[2];
+};
+
+// c += a B^T for the 16 x 16 block B at `b`.
+__device__ inline void multiply_add_transposed(TransposedBlock& c, const SplitA (&a)[2],
+                                               const float* b) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float* row = b + (n * 8 + lane / 4) * kInverseStride + step * 8 + lane % 4 * 2;
+      multiply_add(c.x[n], a[step], split_b(row[0], row[1]));
+    }
   }
 }
 
-// X21 of a merge of two neighbouring blocks of kSize, of which `a` and `x` point to the first, in
-// two steps with a barrier between: the product A21 X11, which lies above the diagonal for a while,
-// then X21. The 16 x 16 blocks on a diagonal are whole, so four at a time never meets what is not
-// there.
-template <int kSize>
-__device__ inline void merge_product(const float* a, float* x, int thread, int threads) {
-  multiply_blocks<kSize, false>(
-      a + kSize * kInverseStride, x, x + kSize, thread, threads,
-      [](int, int j) { return j / 4 * 4; }, [](int, int) { return kSize; });
-}
-template <int kSize>
-__device__ inline void merge_solve(float* x, int thread, int threads) {
-  float* second = x + kSize * kInverseStride;
-  multiply_blocks<kSize, true>(
-      second + kSize, x + kSize, second, thread, threads, [](int, int) { return 0; },
-      [](int i, int) { return i + 4; });
-}
-
-// Reads A below its diagonal alone and writes the whole of X, zeros above its diagonal included;
-// `x` is scratch in between. Blocks of at least 64 threads, a multiple of 64; begins and ends with
-// the block's barrier.
-__device__ inline void invert_unit_lower_64(const float* a, float* x) {
-  const int thread = threadIdx.x, threads = blockDim.x;
-  __syncthreads();  // A is written
-  if (thread < 64) {
-    const int corner = thread / 16 * 16 * (kInverseStride + 1);
-    invert_diagonal_16(a + corner, x + corner, thread % 16);
+// One column of blocks by one warp, given A with its diagonal blocks inverted: calls
+// store(i, block) with X_ij^T for i = j..3.
+template <class Store>
+__device__ inline void invert_column(const float* a, int j, Store&& store) {
+  const auto at = [a](int i, int m) { return a + (i * kInverseStride + m) * 16; };
+  SplitA left[4][2];  // X_mj^T, m = j, j + 1, ...
+  const auto finish = [&](int index, const TransposedBlock& block) {
+    left[index][0] = split_a(block.x[0]);
+    left[index][1] = split_a(block.x[1]);
+    store(j + index, block);
+  };
+  TransposedBlock first;
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      first.x[n].x[e] =
+          at(j, j)[(n * 8 + Accumulator::column(e)) * kInverseStride + Accumulator::row(e)];
+    }
   }
-  __syncthreads();  // the diagonal blocks are there
-  // Pairs of 16: a half of the threads each.
-  const int half = threads / 2, pair = thread / half;
-  const int corner = pair * 32 * (kInverseStride + 1);
-  merge_product<16>(a + corner, x + corner, thread % half, half);
-  __syncthreads();  // the products of both pairs are there
-  merge_solve<16>(x + corner, thread % half, half);
-  __syncthreads();  // and have been read
-  merge_product<32>(a, x, thread, threads);
-  __syncthreads();  // the product is there
-  merge_solve<32>(x, thread, threads);
-  __syncthreads();  // the scratch above the diagonal may be cleared
-  for (int e = thread; e < kInverseRows * kInverseRows; e += threads) {
-    const int i = e / kInverseRows, j = e % kInverseRows;
-    if (j > i) x[i * kInverseStride + j] = 0;
+  finish(0, first);
+#pragma unroll
+  for (int below = 1; below < 4; ++below) {
+    if (j + below < 4) {
+      TransposedBlock sum, block;
+#pragma unroll
+      for (int m = 0; m < below; ++m) {
+        multiply_add_transposed(sum, left[m], at(j + below, j + m));
+      }
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        // Bounded: a later row's infinity must not reach the rows before it through their zeros.
+        for (float& x : sum.x[n].x) x = bounded<__nv_bfloat16>(-x);
+      }
+      const SplitA negated[2] = {split_a(sum.x[0]), split_a(sum.x[1])};
+      multiply_add_transposed(block, negated, at(j + below, j + below));
+      finish(below, block);
+    }
   }
-  __syncthreads();
 }
 
 }  // namespace deltaworks::cuda::device

@@ -1,6 +1,7 @@
-// Instances of the kernels and their launches: offsets, then chunks side by side, then the walk.
+// Instances of the kernels and their launches: offsets, chunks side by side, then the walks.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/strings.h"
@@ -8,12 +9,12 @@
 #include "engines/cuda/launch.h"
 #include "engines/cuda/sm80/offsets.cuh"
 #include "engines/cuda/sm80/prep.cuh"
-#include "engines/cuda/sm80/run.cuh"
+#include "engines/cuda/sm80/segments.cuh"
+#include "variants/list.h"
 
 namespace deltaworks::cuda {
 namespace {
 
-constexpr int kValueBlock = 64;
 constexpr std::size_t kAlign = 256;
 
 void require(cudaError_t status, const char* what) {
@@ -28,22 +29,30 @@ class OnDevice {
   explicit OnDevice(int device) {
     require(cudaGetDevice(&before_), "cudaGetDevice");
     if (device != before_) require(cudaSetDevice(device), "cudaSetDevice");
+    after_ = device;
   }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() { cudaSetDevice(before_); }
+  ~OnDevice() {
+    if (after_ != before_) cudaSetDevice(before_);
+  }
 
  private:
-  int before_ = 0;
+  int before_ = 0, after_ = 0;
 };
 
-// Calls f.template operator()<Config>() for the io type and the padded key dimension.
+// Calls f.template operator()<PrepConfig, WalkConfig>() for the io type, the padded dimensions and
+// the stages of a walk. With 256 keys two stages would not fit into any card's shared memory.
 template <class F>
-auto with_config(DType io, int K, F&& f) {
-  const auto with_half = [&]<class Half>() {
-    if (K <= 64) return f.template operator()<sm80::Config<Half, 64, kValueBlock>>();
-    if (K <= 128) return f.template operator()<sm80::Config<Half, 128, kValueBlock>>();
-    return f.template operator()<sm80::Config<Half, 256, kValueBlock>>();
+auto with_config(DType io, int K, int stages, F&& f) {
+  using namespace sm80;
+  const auto with_half = [&]<class H>() {
+    if (K > 128) return f.template operator()<PrepConfig<H, 256>, WalkConfig<H, 256, 1>>();
+    if (K > 64) {
+      return stages == 1 ? f.template operator()<PrepConfig<H, 128>, WalkConfig<H, 128, 1>>()
+                         : f.template operator()<PrepConfig<H, 128>, WalkConfig<H, 128, 2>>();
+    }
+    return f.template operator()<PrepConfig<H, 64>, WalkConfig<H, 64, 2>>();
   };
   return io == DType::kFloat16 ? with_half.template operator()<__half>()
                                : with_half.template operator()<__nv_bfloat16>();
@@ -69,26 +78,53 @@ class Carver {
 
 std::size_t carve(Params& p, void* workspace) {
   Carver carver(workspace);
-  const std::int64_t items = p.max_chunks * p.HO;
-  carver.take(p.begin, (p.N + 1) * static_cast<std::int64_t>(sizeof *p.begin));
-  carver.take(p.chunks, (p.N + 1) * static_cast<std::int64_t>(sizeof *p.chunks));
-  carver.take(p.solve, items * kChunk * kChunk * 2);
-  carver.take(p.scores, items * kChunk * kChunk * 2);
-  carver.take(p.rows, items * 3 * kChunk * static_cast<std::int64_t>(sizeof *p.rows));
+  const std::int64_t items = p.max_chunks * p.HO, offsets = (p.N + 1) * std::int64_t{8};
+  carver.take(p.begin, offsets);
+  carver.take(p.chunks, offsets);
+  carver.take(p.further, offsets);
+  carver.take(p.solve, items * kSolveVectors * 16);
+  carver.take(p.scores, items * kTriangleVectors * 16);
+  carver.take(p.rows, items * kRowFactors * 4);
+  carver.take(p.states, p.max_further * p.HO * p.V * p.K * 4);
+  carver.take(p.transitions, p.max_further * p.HO * p.K * p.K * 4);
   return carver.used();
 }
 
+// A call's kernels, with their blocks: what is loaded and what is launched.
+struct Step {
+  const char* name;
+  const void* kernel;
+  std::int64_t blocks;
+  int threads;
+  std::size_t shared;  // dynamic
+};
 template <class Kernel>
-void launch(Kernel* kernel, std::int64_t blocks, int threads, std::size_t shared, const Params& p,
-            cudaStream_t stream, const char* what) {
-  if (blocks == 0) return;
-  if (shared > 48 * 1024) {
-    require(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shared)),
-            what);
-  }
-  kernel<<<static_cast<unsigned>(blocks), threads, shared, stream>>>(p);
-  require(cudaGetLastError(), what);
+Step step(const char* name, Kernel* kernel, std::int64_t blocks, std::size_t shared = 0,
+          int threads = sm80::kThreads) {
+  return {name, reinterpret_cast<const void*>(kernel), blocks, threads, shared};
+}
+
+// Calls f(step) for the kernels of a call, in their order.
+template <class F>
+void for_steps(Op op, const Params& p, F&& f) {
+  f(step("find_offsets", sm80::find_offsets, 1, 0, sm80::kOffsetThreads));
+  const std::int64_t pairs = static_cast<std::int64_t>(p.N) * p.HO;
+  const std::int64_t further = p.max_further * p.HO;
+  with_variant(op, [&]<class Variant>() {
+    with_config(p.q.dtype, p.K, p.stages, [&]<class Prep, class Walk>() {
+      // One block at least: it clears rows that are in no sequence.
+      f(step("prepare_chunks", sm80::prepare_chunks<Variant, Prep>,
+             p.HO * (p.max_chunks > 0 ? p.max_chunks : 1), sizeof(sm80::PrepShared<Prep>)));
+      const std::int64_t values = sm80::blocks_of(p.V, Walk::kVB);
+      const std::int64_t keys = sm80::blocks_of(p.K, Walk::kVB);
+      const std::size_t shared = sizeof(sm80::WalkShared<Walk>);
+      f(step("walk_first", sm80::walk_first<Variant, Walk>,
+             pairs * values + further * (values + keys), shared));
+      if (further == 0) return;
+      f(step("fix_up", sm80::fix_up<Walk::kK>, further * sm80::blocks_of(p.V, sm80::kFixValues)));
+      f(step("walk_further", sm80::walk_further<Variant, Walk>, further * values, shared));
+    });
+  });
 }
 
 }  // namespace
@@ -101,19 +137,20 @@ Card card(int device) {
     return {.problem = cudaGetErrorString(status)};
   }
   if (device >= count) return {.problem = cat("device ", device, " of ", count)};
-  int major = 0, minor = 0, shared = 0;
-  require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "attribute");
-  require(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "attribute");
-  require(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-          "attribute");
-  return {.problem = "", .capability = 10 * major + minor, .shared_bytes = shared};
+  const auto attribute = [device](cudaDeviceAttr which) {
+    int value = 0;
+    require(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+    return value;
+  };
+  return {.problem = "",
+          .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) +
+                        attribute(cudaDevAttrComputeCapabilityMinor),
+          .limits = {.shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)}};
 }
 
-std::size_t shared_bytes(int K) {
-  return with_config(DType::kBFloat16, K, [&]<class Config>() {
-    return sizeof(sm80::PrepShared<Config>) > sizeof(sm80::RunShared<Config>)
-               ? sizeof(sm80::PrepShared<Config>)
-               : sizeof(sm80::RunShared<Config>);
+std::size_t shared_bytes(int K, int stages) {
+  return with_config(DType::kBFloat16, K, stages, [&]<class Prep, class Walk>() {
+    return std::max(sizeof(sm80::PrepShared<Prep>), sizeof(sm80::WalkShared<Walk>));
   });
 }
 
@@ -122,18 +159,31 @@ std::size_t workspace_bytes(const Params& p) {
   return carve(copy, nullptr) + kAlign;
 }
 
-void launch_forward(Params p, int device, void* workspace, void* stream_pointer) {
+void read_back(void* to, const void* from, std::size_t bytes, int device, void* stream) {
   const OnDevice on(device);
-  const auto stream = static_cast<cudaStream_t>(stream_pointer);
+  const auto on_stream = static_cast<cudaStream_t>(stream);
+  require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, on_stream), "cudaMemcpyAsync");
+  require(cudaStreamSynchronize(on_stream), "cudaStreamSynchronize");
+}
+
+void load_kernels(Op op, const Params& p, int device) {
+  const OnDevice on(device);
+  for_steps(op, p, [](const Step& s) {
+    require(cudaFuncSetAttribute(s.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(s.shared)),
+            s.name);
+  });
+}
+
+void launch_forward(Op op, Params p, int device, void* workspace, void* stream) {
+  const OnDevice on(device);
   carve(p, workspace);
-  launch(sm80::find_offsets, 1, sm80::kOffsetThreads, 0, p, stream, "find_offsets");
-  if (p.T > 0) launch(sm80::clear_rest, 256, 256, 0, p, stream, "clear_rest");
-  with_config(p.q.dtype, p.K, [&]<class Config>() {
-    launch(sm80::prepare_chunks<Config>, p.max_chunks * p.HO, Config::kThreads,
-           sizeof(sm80::PrepShared<Config>), p, stream, "prepare_chunks");
-    const std::int64_t blocks = (p.V + Config::kVB - 1) / Config::kVB;
-    launch(sm80::run_chunks<Config>, static_cast<std::int64_t>(p.N) * p.HO * blocks,
-           Config::kThreads, sizeof(sm80::RunShared<Config>), p, stream, "run_chunks");
+  for_steps(op, p, [&](const Step& s) {
+    if (s.blocks == 0) return;
+    void* arguments[] = {&p};
+    require(cudaLaunchKernel(s.kernel, dim3(static_cast<unsigned>(s.blocks)), dim3(s.threads),
+                             arguments, s.shared, static_cast<cudaStream_t>(stream)),
+            s.name);
   });
 }
 

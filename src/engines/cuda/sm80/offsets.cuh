@@ -1,21 +1,41 @@
-// The first kernel of a call: offsets of sequences and numbers of chunks, in bounds whatever
-// cu_seqlens holds; and the rows that belong to no sequence, which get zeros.
+// The first kernel of a call: where sequences, their chunks and their further segments lie, in
+// bounds whatever cu_seqlens holds.
 #pragma once
 
 #include "engines/cuda/device/chunks.cuh"
-#include "engines/cuda/device/gate.cuh"
 
 namespace deltaworks::cuda::sm80 {
 
 inline constexpr int kOffsetThreads = 256;
 
-// One block. Each thread takes a run of sequences; a running maximum and a running sum over the
-// threads' runs make offsets that never decrease and the chunks before each sequence.
-__global__ void __launch_bounds__(kOffsetThreads) find_offsets(Params p) {
+// The sum, or the maximum, of what the threads before this one give.
+struct Plus {
+  __device__ std::int64_t operator()(std::int64_t a, std::int64_t b) const { return a + b; }
+};
+struct Largest {
+  __device__ std::int64_t operator()(std::int64_t a, std::int64_t b) const { return max(a, b); }
+};
+template <class Fold>
+__device__ inline std::int64_t fold_before(std::int64_t mine, std::int64_t* shared, Fold fold) {
+  std::int64_t* at = shared + threadIdx.x;
+  *at = mine;
+  __syncthreads();  // every thread's value is there
+  for (int step = 1; step < kOffsetThreads; step *= 2) {
+    const std::int64_t other = static_cast<int>(threadIdx.x) >= step ? at[-step] : 0;
+    __syncthreads();  // and has been read
+    *at = fold(*at, other);
+    __syncthreads();  // this round's are there
+  }
+  const std::int64_t before = threadIdx.x == 0 ? 0 : at[-1];
+  __syncthreads();  // `shared` may be written again
+  return before;
+}
+
+// One block; each thread takes a run of sequences.
+__global__ void __launch_bounds__(kOffsetThreads) find_offsets(const __grid_constant__ Params p) {
   __shared__ std::int64_t shared[kOffsetThreads];
-  const int thread = threadIdx.x;
   const int run = (p.N + kOffsetThreads) / kOffsetThreads;  // of the N + 1 offsets
-  const int first = thread * run, last = min(first + run, p.N + 1);
+  const int first = threadIdx.x * run, last = min(first + run, p.N + 1);
 
   std::int64_t largest = 0;
   for (int n = first; n < last; ++n) {
@@ -23,37 +43,28 @@ __global__ void __launch_bounds__(kOffsetThreads) find_offsets(Params p) {
     largest = max(largest, min(offset, p.T));
     p.begin[n] = largest;
   }
-  shared[thread] = largest;
-  __syncthreads();  // every run's largest offset is there
-  std::int64_t before = 0;
-  for (int other = 0; other < thread; ++other) before = max(before, shared[other]);
+  const std::int64_t before = fold_before(largest, shared, Largest{});
   for (int n = first; n < last; ++n) p.begin[n] = max(p.begin[n], before);
-  __syncthreads();  // offsets are final, and `shared` may be written again
+  __syncthreads();  // offsets are final
 
-  std::int64_t chunks = 0;
-  for (int n = first; n < min(last, p.N); ++n) {
-    chunks += (p.begin[n + 1] - p.begin[n] + kChunk - 1) / kChunk;
-  }
-  shared[thread] = chunks;
-  __syncthreads();  // every run's chunks are there
-  std::int64_t sum = 0;
-  for (int other = 0; other < thread; ++other) sum += shared[other];
+  const auto chunks_of = [&](int n) {
+    return n < p.N ? (p.begin[n + 1] - p.begin[n] + kChunk - 1) / kChunk : 0;
+  };
+  const auto further_of = [&](std::int64_t chunks) {
+    return chunks == 0 ? 0 : (chunks - 1) / p.segment_chunks;
+  };
+  std::int64_t chunks = 0, further = 0;
   for (int n = first; n < last; ++n) {
-    p.chunks[n] = sum;
-    if (n < p.N) sum += (p.begin[n + 1] - p.begin[n] + kChunk - 1) / kChunk;
+    chunks += chunks_of(n);
+    further += further_of(chunks_of(n));
   }
-}
-
-// Outputs of the rows past the last sequence.
-__global__ void clear_rest(Params p) {
-  const std::int64_t rest = p.T - p.begin[p.N];
-  const std::int64_t count = rest * p.HO * p.V;
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < count;
-       i += step) {
-    const std::int64_t t = p.begin[p.N] + i / p.V / p.HO;
-    device::store_element(
-        p.o, t * p.o.stride[0] + i / p.V % p.HO * p.o.stride[1] + i % p.V * p.o.stride[2], 0);
+  chunks = fold_before(chunks, shared, Plus{});
+  further = fold_before(further, shared, Plus{});
+  for (int n = first; n < last; ++n) {
+    p.chunks[n] = chunks;
+    p.further[n] = further;
+    chunks += chunks_of(n);
+    further += further_of(chunks_of(n));
   }
 }
 

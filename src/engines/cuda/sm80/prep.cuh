@@ -1,12 +1,14 @@
-// What a chunk gives without the state, for each chunk and head: with G the cumulative gates,
+// What a chunk gives without the state, for each chunk and head; with `fade` the decay from token
+// j to token i (decay.cuh):
 //
-//   rows    G, and 1/|q|, 1/|k| where the operation normalises (else 1)
-//   scores  P_ij = exp(G_i - G_j) q_i k_j              i >= j
-//   solve   (I + A)^-1 diag(beta),  A_ij = beta_i exp(G_i - G_j) k_i k_j,  i > j
+//   rows    factors of the chunk's rows (params.h), with 1/|q|, 1/|k| where the operation
+//   normalises scores  P_ij = fade q_i k_j                                  i >= j solve   (I +
+//   A)^-1 diag(beta),  A_ij = beta_i fade k_i k_j   i > j   and what rounding leaves
 //
-// Only differences of G with i >= j appear, so that no exponent is positive. Norms scale the
-// products in fp32; no normalised row is rounded. Rows past a chunk's end are zeros with beta = 0
-// and g = 0: they neither write nor decay.
+// Norms scale the products in fp32; no normalised row is rounded. Rows past a chunk's end are zeros
+// with beta = 0 and g = 0: they neither write nor decay. Each warp has 16 rows of both products,
+// and then a column of blocks of the inverse: the first has the fewest of the one and the most of
+// the other.
 #pragma once
 
 #include "engines/cuda/device/chunks.cuh"
@@ -16,56 +18,81 @@
 #include "engines/cuda/device/mma.cuh"
 #include "engines/cuda/device/warp.cuh"
 #include "engines/cuda/sm80/config.h"
+#include "engines/cuda/sm80/decay.cuh"
 
 namespace deltaworks::cuda::sm80 {
 
 template <class Config>
 struct PrepShared {
-  using Half = typename Config::Half;
-  alignas(16) unsigned char q[device::Tile<Half, kChunk, Config::kK>::kBytes];
-  alignas(16) unsigned char k[device::Tile<Half, kChunk, Config::kK>::kBytes];
-  alignas(16) float a[kChunk * device::kInverseStride];
-  alignas(16) float x[kChunk * device::kInverseStride];
+  using Tile = device::Tile<typename Config::Half, kChunk, Config::kK>;
+  struct Rows {
+    alignas(16) unsigned char q[Tile::kBytes];
+    alignas(16) unsigned char k[Tile::kBytes];
+  };
+  union {
+    Rows rows;
+    alignas(16) float a[kChunk * device::kInverseStride];  // when the rows have been read
+  };
   float gate[kChunk], beta[kChunk], inverse_q[kChunk], inverse_k[kChunk];
 };
 
-// 1 / sqrt(|row|^2 + 1e-6) of the tile's rows, a warp a row.
+// 1 / sqrt(|row|^2 + 1e-6) of a tile's row by one thread.
 template <class Tile>
-__device__ inline void inverse_norms(const Tile& tile, int columns, float* norms) {
-  const int lane = threadIdx.x % 32;
-  for (int row = threadIdx.x / 32; row < kChunk; row += blockDim.x / 32) {
-    float sum = 0;
-    for (int c = lane; c < columns; c += 32) {
-      const float x = device::to_float(tile.at(row, c));
+__device__ inline float inverse_norm(const Tile& tile, int row) {
+  float sum = 0;
+#pragma unroll 4
+  for (int c = 0; c < Tile::kVectors; ++c) {
+    const auto* vector = tile.vector(row, c);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const float x = device::to_float(vector[e]);
       sum += x * x;
     }
-    sum = device::warp_sum(sum);
-    if (lane == 0) norms[row] = rsqrtf(sum + 1e-6f);
+  }
+  return rsqrtf(sum + 1e-6f);
+}
+
+// Zeros to the outputs of rows past the last sequence; every block of the grid takes a part.
+__device__ inline void clear_rest(const Params& p) {
+  const std::int64_t rest = p.T - p.begin[p.N];
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+       i < rest * p.HO * p.V; i += step) {
+    const std::int64_t t = p.begin[p.N] + i / p.V / p.HO;
+    device::store_element(
+        p.o, t * p.o.stride[0] + i / p.V % p.HO * p.o.stride[1] + i % p.V * p.o.stride[2], 0);
   }
 }
 
-template <class Config>
-__global__ void __launch_bounds__(Config::kThreads) prepare_chunks(Params p) {
+// Number of a block of a packed triangle (params.h).
+__device__ constexpr int triangle_block(int i, int j) { return i * (i + 1) / 2 + j; }
+
+template <class Variant, class Config>
+__global__ void __launch_bounds__(kThreads, Config::kBlocks)
+    prepare_chunks(const __grid_constant__ Params p) {
   using namespace device;
   using Half = typename Config::Half;
-  extern __shared__ unsigned char memory[];
+  static_assert(Variant::erase == Erase::kScalar && Variant::write == Write::kScalar,
+                "e = beta k and w = beta v are one solve with diag(beta) on its right");
+  extern __shared__ __align__(16) unsigned char memory[];
   auto& s = *reinterpret_cast<PrepShared<Config>*>(memory);
+  clear_rest(p);
   const std::int64_t index = blockIdx.x / p.HO;
   const int head = blockIdx.x % p.HO;
   const Chunk chunk = find_chunk(p, index);
   if (chunk.rows == 0) return;
 
-  const Tile<Half, kChunk, Config::kK> q(s.q), k(s.k);
+  const Tile<Half, kChunk, Config::kK> q(s.rows.q), k(s.rows.k);
   const auto load = [&](const auto& tile, const View& x) {
     const auto* from = static_cast<const Half*>(x.data) + chunk.begin * x.stride[0] +
                        head / x.heads_per * x.stride[1];
-    load_rows(tile, from, x.stride[0], x.stride[2], chunk.rows, p.K, x.wide);
+    load_rows<kThreads>(tile, from, x.stride[0], x.stride[2], chunk.rows, p.K, x.wide);
   };
   load(q, p.q);
   load(k, p.k);
   commit_async();
+  const int row = threadIdx.x % kChunk, warp = threadIdx.x / 32;
   if (threadIdx.x < kChunk) {
-    const int row = threadIdx.x;
     const bool valid = row < chunk.rows;
     const std::int64_t t = chunk.begin + row;
     s.gate[row] =
@@ -76,57 +103,100 @@ __global__ void __launch_bounds__(Config::kThreads) prepare_chunks(Params p) {
                       ? effective_beta(
                             p, load_element(p.beta, t * p.beta.stride[0] + head * p.beta.stride[1]))
                       : 0.0f;
-    s.inverse_q[row] = s.inverse_k[row] = 1;
   }
   wait_async<0>();
   __syncthreads();  // rows, gates and betas are there
-  if (threadIdx.x < 32) prefix_sum_64(s.gate);
-  if (p.l2norm) {
-    inverse_norms(q, Config::kK, s.inverse_q);
-    inverse_norms(k, Config::kK, s.inverse_k);
+  if (warp == 0) prefix_sum_64(s.gate);
+  if (threadIdx.x < kChunk) {
+    s.inverse_q[row] = p.l2norm ? inverse_norm(q, row) : 1.0f;
+  } else {
+    s.inverse_k[row] = p.l2norm ? inverse_norm(k, row) : 1.0f;
   }
   __syncthreads();  // sums and norms are there
 
-  // Each warp has 16 rows and 32 columns of both products.
-  const int row = threadIdx.x / 32 % 4 * 16, column = threadIdx.x / 128 * 32;
-  Accumulator kk[4], qk[4];
+  const std::int64_t item = index * p.HO + head;
+  using Decays = ChunkDecay<Variant::decay>;
+  if (threadIdx.x < kChunk) {
+    float* rows = p.rows + item * kRowFactors;
+    const float last = s.gate[kChunk - 1], start = Decays::from_start(s.gate[row]);
+    rows[kReadK + row] = start * s.inverse_k[row];
+    rows[kReadQ + row] = start * s.inverse_q[row];
+    rows[kWrite + row] = Decays::between(s.gate[row], last) * s.inverse_k[row];
+    if (row < 4) rows[kChunkDecay + row] = row == 0 ? Decays::from_start(last) : 0.0f;
+  }
+
+  Accumulator kk[4][2], qk[4][2];  // blocks on and left of the diagonal
   for (int m = 0; m < Config::kK; m += 16) {
-    const FragmentA k_rows = load_a(k, row, m), q_rows = load_a(q, row, m);
+    const FragmentA k_rows = load_a(k, warp * 16, m), q_rows = load_a(q, warp * 16, m);
 #pragma unroll
-    for (int n = 0; n < 4; n += 2) {
-      const FragmentBPair right = load_b_transposed(k, column + n * 8, m);
-      for (int half = 0; half < 2; ++half) {
-        multiply_add<Half>(kk[n + half], k_rows, right.x[half]);
-        multiply_add<Half>(qk[n + half], q_rows, right.x[half]);
+    for (int j = 0; j < 4; ++j) {
+      if (j <= warp) {
+        const FragmentBPair right = load_b_transposed(k, j * 16, m);
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          multiply_add<Half>(kk[j][n], k_rows, right.x[n]);
+          multiply_add<Half>(qk[j][n], q_rows, right.x[n]);
+        }
       }
     }
   }
-  const std::int64_t item = index * p.HO + head;
-  Half* scores = static_cast<Half*>(p.scores) + item * kChunk * kChunk;
+  __syncthreads();  // the rows have been read; A takes their place
+
+  uint4* scores = static_cast<uint4*>(p.scores) + item * kTriangleVectors + threadIdx.x % 32;
+  float gate[2], factor_k[2], factor_q[2];  // of this lane's rows
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    for (int e = 0; e < 4; ++e) {
-      const int i = row + Accumulator::row(e), j = column + n * 8 + Accumulator::column(e);
-      // Above the diagonal the exponent may be positive: selected away, never multiplied by 0.
-      const float fade = i >= j ? expf(s.gate[i] - s.gate[j]) : 0.0f;
-      const float pair_q = qk[n].x[e] * s.inverse_q[i] * s.inverse_k[j] * fade;
-      const float pair_k = kk[n].x[e] * s.inverse_k[i] * s.inverse_k[j] * fade;
-      scores[i * kChunk + j] = from_float<Half>(i >= j ? pair_q : 0.0f);
-      s.a[i * kInverseStride + j] = i > j ? s.beta[i] * pair_k : 0.0f;
+  for (int n = 0; n < 2; ++n) {
+    const int i = warp * 16 + Accumulator::row(2 * n);
+    gate[n] = s.gate[i];
+    factor_k[n] = s.beta[i] * s.inverse_k[i];
+    factor_q[n] = s.inverse_q[i];
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (j <= warp) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const int c = j * 16 + n * 8 + Accumulator::column(0);
+        const float2 gates = *reinterpret_cast<const float2*>(s.gate + c);
+        const float2 norms = *reinterpret_cast<const float2*>(s.inverse_k + c);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int i = warp * 16 + Accumulator::row(2 * half);
+          float* x_k = kk[j][n].x + 2 * half;
+          float* x_q = qk[j][n].x + 2 * half;
+          // What lies above the diagonal is selected away, never multiplied by 0.
+          const float first = Decays::between(gates.x, gate[half]) * norms.x;
+          const float second = Decays::between(gates.y, gate[half]) * norms.y;
+          *reinterpret_cast<float2*>(s.a + i * kInverseStride + c) = {
+              i > c ? x_k[0] * first * factor_k[half] : 0.0f,
+              i > c + 1 ? x_k[1] * second * factor_k[half] : 0.0f};
+          x_q[0] = i >= c ? x_q[0] * first * factor_q[half] : 0.0f;
+          x_q[1] = i >= c + 1 ? x_q[1] * second * factor_q[half] : 0.0f;
+        }
+      }
+      scores[triangle_block(warp, j) * kBlockVectors] = to_b_transposed<Half>(qk[j][0], qk[j][1]);
     }
   }
-  invert_unit_lower_64(s.a, s.x);
-  Half* solve = static_cast<Half*>(p.solve) + item * kChunk * kChunk;
-  for (int e = threadIdx.x; e < kChunk * kChunk; e += blockDim.x) {
-    const int i = e / kChunk, j = e % kChunk;
-    solve[e] = from_float<Half>(s.x[i * kInverseStride + j] * s.beta[j]);
-  }
-  if (threadIdx.x < kChunk) {
-    float* rows = p.rows + item * 3 * kChunk + threadIdx.x;
-    rows[0] = s.gate[threadIdx.x];
-    rows[kChunk] = s.inverse_q[threadIdx.x];
-    rows[2 * kChunk] = s.inverse_k[threadIdx.x];
-  }
+  __syncwarp();  // the warp's rows of A are there
+  invert_diagonal_16(s.a + warp * 16 * (kInverseStride + 1));
+  __syncthreads();  // all rows of A and all blocks on its diagonal are there
+  uint4* solve = static_cast<uint4*>(p.solve) + item * kSolveVectors + threadIdx.x % 32;
+  const float beta[2] = {s.beta[warp * 16 + Accumulator::row(0)],
+                         s.beta[warp * 16 + Accumulator::row(2)]};
+  invert_column(s.a, warp, [&](int i, TransposedBlock block) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) block.x[n].x[e] *= beta[e / 2];
+    }
+    uint4* to = solve + triangle_block(i, warp) * kBlockVectors;
+    *to = to_b<Half>(block.x[0], block.x[1]);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      for (float& x : block.x[n].x) x = rest_of<Half>(x);
+    }
+    to[kTriangleVectors] = to_b<Half>(block.x[0], block.x[1]);
+  });
 }
 
 }  // namespace deltaworks::cuda::sm80
