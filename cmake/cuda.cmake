@@ -23,4 +23,6 @@ enable_language(CUDA)
 # CMake 3.25 does not know how this compiler is asked for C++20.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 find_package(CUDAToolkit REQUIRED)
+set(DELTAWORKS_CUDA_ARCHITECTURES "80-real;90a-real;80-virtual" CACHE STRING
+  "Machine code and PTX that kernels are compiled to; one alone compiles faster")
 message(STATUS "CUDA engine: built by ${CMAKE_CUDA_COMPILER}, ${CMAKE_CUDA_COMPILER_VERSION}")

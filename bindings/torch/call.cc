@@ -68,6 +68,12 @@ dw_tensor describe(int port, AtenTensorHandle tensor, void** data) {
   return result;
 }
 
+void* writable(AtenTensorHandle tensor) {
+  void* base;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(tensor, &base));
+  return base;
+}
+
 Tensor allocate(const dw_tensor& output, void** data) {
   AtenTensorHandle handle;
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(

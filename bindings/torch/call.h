@@ -10,6 +10,9 @@ namespace deltaworks_torch {
 // kept as a number only.
 dw_tensor describe(int port, AtenTensorHandle tensor, void** data);
 
+// A tensor's memory for writing: one that is copy-on-write gets its own.
+void* writable(AtenTensorHandle tensor);
+
 // Memory for a described output from torch's allocator.
 Tensor allocate(const dw_tensor& output, void** data);
 // Uninitialised bytes on the device of a described tensor.

@@ -1,6 +1,8 @@
-// The dispatcher operators deltaworks::forward and deltaworks::backward, one pair for all
-// operations of the C interface. `tensors` holds the tensors whose bits (1 << port) are set in
-// `ports`, in port order; the outputs come back in port order too.
+// The dispatcher operators deltaworks::forward, forward_in_place and backward, for all operations
+// of the C interface. `tensors` holds the tensors whose bits (1 << port) are set in `ports`, in
+// port order; the outputs come back in port order too. forward_in_place is the forward with
+// overwrite_initial_state: it takes initial_state, which it writes, apart from the others, and its
+// only output is o.
 //
 // They are registered for every device: the C interface judges devices. A failure is thrown as
 // "deltaworks[<status>]: <text>", which the Python package turns into its exception.
@@ -47,44 +49,63 @@ class Call {
     take_inputs(tensors.get(), ports);
   }
 
+  // Takes the initial_state that the call overwrites off the stack.
+  void take_state(StableIValue*& stack) {
+    problem_.flags |= DW_OVERWRITE_INITIAL_STATE;
+    state_ = take_owned<AtenTensorHandle>(stack);
+    if (problem_.tensor_count == DW_PORT_COUNT) fail("more tensors than ports");
+    described_[problem_.tensor_count++] =
+        describe(DW_INITIAL_STATE, state_.get(), &pointers_[DW_INITIAL_STATE]);
+  }
+
   // Judges the call, allocates what it writes (of a backward the gradients in `wanted`) and runs
-  // it. Nothing is allocated for a call that is rejected. Returns the list of outputs.
-  StableListHandle run(std::int64_t wanted) {
+  // it. Nothing is allocated for a call that is rejected.
+  void run(std::int64_t wanted) {
     const std::size_t inputs = problem_.tensor_count;
-    std::size_t outputs;
     require(dw_describe_outputs(&problem_, static_cast<std::uint64_t>(wanted), described_ + inputs,
-                                DW_PORT_COUNT - inputs, &outputs));
-    problem_.tensor_count += outputs;
+                                DW_PORT_COUNT - inputs, &outputs_));
+    problem_.tensor_count += outputs_;
     dw_plan* found;
     require(dw_plan_find(&problem_, &found));
     const std::unique_ptr<dw_plan, ReleasePlan> plan(found);
+    if (state_) {
+      pointers_[DW_INITIAL_STATE] = writable(state_.get());
+    } else if (problem_.flags & DW_OVERWRITE_INITIAL_STATE) {
+      fail("only forward_in_place overwrites initial_state");
+    }
 
-    Tensor written[DW_PORT_COUNT];
-    for (std::size_t i = 0; i < outputs; ++i) {
+    for (std::size_t i = 0; i < outputs_; ++i) {
       const dw_tensor& output = described_[inputs + i];
-      written[i] = allocate(output, &pointers_[output.port]);
+      written_[i] = allocate(output, &pointers_[output.port]);
     }
     void* workspace = nullptr;
     const std::size_t bytes = dw_plan_workspace_bytes(found);
     const dw_tensor& first = described_[0];
     const Tensor memory = bytes > 0 ? allocate_bytes(bytes, first, &workspace) : Tensor();
     require(dw_plan_execute(found, pointers_, DW_PORT_COUNT, workspace, current_stream(first)));
+  }
 
-    // Filled last: deleting a list does not delete the tensors in it.
+  // All that run() wrote. Filled last: deleting a list does not delete the tensors in it.
+  StableListHandle outputs() {
     StableListHandle list;
-    TORCH_ERROR_CODE_CHECK(torch_new_list_reserve_size(outputs, &list));
-    for (std::size_t i = 0; i < outputs; ++i) {
+    TORCH_ERROR_CODE_CHECK(torch_new_list_reserve_size(outputs_, &list));
+    for (std::size_t i = 0; i < outputs_; ++i) {
       TORCH_ERROR_CODE_CHECK(
-          torch_list_push_back(list, torch::stable::detail::from(written[i].release())));
+          torch_list_push_back(list, torch::stable::detail::from(written_[i].release())));
     }
     return list;
   }
+  AtenTensorHandle first_output() { return written_[0].release(); }
 
  private:
+  [[noreturn]] static void fail(const std::string& text) {
+    throw std::runtime_error("deltaworks: " + text);
+  }
+
   void take_inputs(StableListHandle tensors, std::int64_t ports) {
     std::size_t count, next = 0;
     TORCH_ERROR_CODE_CHECK(torch_list_size(tensors, &count));
-    if (count > DW_PORT_COUNT) throw std::runtime_error("deltaworks: more tensors than ports");
+    if (count > DW_PORT_COUNT) fail("more tensors than ports");
     for (std::size_t i = 0; i < count; ++i) {
       StableIValue item;
       TORCH_ERROR_CODE_CHECK(torch_list_get_item(tensors, i, &item));
@@ -92,11 +113,11 @@ class Call {
     }
     for (int port = 0; port < DW_PORT_COUNT; ++port) {
       if (!(ports >> port & 1)) continue;
-      if (next == count) throw std::runtime_error("deltaworks: fewer tensors than ports");
+      if (next == count) fail("fewer tensors than ports");
       described_[next] = describe(port, inputs_[next].get(), &pointers_[port]);
       ++next;
     }
-    if (next != count) throw std::runtime_error("deltaworks: more tensors than ports");
+    if (next != count) fail("more tensors than ports");
     problem_.tensor_count = count;
   }
 
@@ -104,19 +125,30 @@ class Call {
   dw_tensor described_[DW_PORT_COUNT];
   void* pointers_[DW_PORT_COUNT] = {};
   String gate_domain_, plan_name_;
-  Tensor inputs_[DW_PORT_COUNT];
+  Tensor inputs_[DW_PORT_COUNT], state_, written_[DW_PORT_COUNT];
+  std::size_t outputs_ = 0;
 };
 
 void forward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   StableIValue* next = stack;
   Call call(DW_FORWARD, next);
-  stack[0] = torch::stable::detail::from(call.run(0));
+  call.run(0);
+  stack[0] = torch::stable::detail::from(call.outputs());
+}
+
+void forward_in_place(StableIValue* stack, std::uint64_t, std::uint64_t) {
+  StableIValue* next = stack;
+  Call call(DW_FORWARD, next);
+  call.take_state(next);
+  call.run(0);
+  stack[0] = torch::stable::detail::from(call.first_output());
 }
 
 void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   StableIValue* next = stack;
   Call call(DW_BACKWARD, next);
-  stack[0] = torch::stable::detail::from(call.run(take<std::int64_t>(next)));
+  call.run(take<std::int64_t>(next));
+  stack[0] = torch::stable::detail::from(call.outputs());
 }
 
 }  // namespace
@@ -126,6 +158,11 @@ STABLE_TORCH_LIBRARY(deltaworks, library) {
       "forward(int op, int flags, float scale, str gate_domain, str plan_name, "
       "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports) -> "
       "Tensor[]");
+  // One tensor and no list: torch.compile does not functionalise an operator that returns a list.
+  library.def(
+      "forward_in_place(int op, int flags, float scale, str gate_domain, str plan_name, "
+      "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports, "
+      "Tensor(a!) initial_state) -> Tensor");
   library.def(
       "backward(int op, int flags, float scale, str gate_domain, str plan_name, "
       "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports, "
@@ -134,6 +171,7 @@ STABLE_TORCH_LIBRARY(deltaworks, library) {
 
 STABLE_TORCH_LIBRARY_IMPL(deltaworks, CompositeExplicitAutograd, library) {
   library.impl("forward", &forward);
+  library.impl("forward_in_place", &forward_in_place);
   library.impl("backward", &backward);
 }
 

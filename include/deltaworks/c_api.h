@@ -96,10 +96,10 @@ enum { /* bits of dw_problem.flags */
        DW_SAFE_GATE = 8,
        DW_BATCH_INVARIANT = 16,
        DW_OUTPUT_FINAL_STATE = 32,
-       DW_OVERWRITE_INITIAL_STATE = 64,
-       DW_REQUIRES_GRADIENT = 128,   /* take an engine only if it has the backward as well */
-       DW_HAS_SCALE = 256,           /* scale is read; else K^-0.5 */
-       DW_HAS_CHECKPOINT_DTYPE = 512 /* checkpoint_dtype is read; else the dtype of q */
+       DW_OVERWRITE_INITIAL_STATE = 64, /* final states go there; DW_FINAL_STATE is absent */
+       DW_REQUIRES_GRADIENT = 128,      /* take an engine only if it has the backward as well */
+       DW_HAS_SCALE = 256,              /* scale is read; else K^-0.5 */
+       DW_HAS_CHECKPOINT_DTYPE = 512    /* checkpoint_dtype is read; else the dtype of q */
 };
 
 /* Where the elements of a tensor lie from its base pointer on; strides count elements, any are
@@ -144,9 +144,10 @@ DW_API dw_status dw_validate(const dw_problem* problem, dw_dims* dims);
 /* Judges the problem as dw_plan_find does, without giving out the plan. */
 DW_API dw_status dw_check(const dw_problem* problem);
 /* Describes what the pass writes, contiguous, in port order: of the forward o, and final_state with
- * DW_OUTPUT_FINAL_STATE; of the backward the gradients whose bits (1 << port) are set in `wanted`.
- * Inputs that are not valid give outputs of some shape. Writes at most `capacity` descriptions and
- * their number to *count; DW_PORT_COUNT are always enough. */
+ * DW_OUTPUT_FINAL_STATE, but not with DW_OVERWRITE_INITIAL_STATE; of the backward the gradients
+ * whose bits (1 << port) are set in `wanted`. Inputs that are not valid give outputs of some shape.
+ * Writes at most `capacity` descriptions and their number to *count; DW_PORT_COUNT are always
+ * enough. */
 DW_API dw_status dw_describe_outputs(const dw_problem* problem, uint64_t wanted, dw_tensor* outputs,
                                      size_t capacity, size_t* count);
 /* Reads a problem string such as "gdn:fwd:bf16:N4T8192H16HV32K128V128:l2norm" (docs/problems.md).
@@ -196,7 +197,8 @@ DW_API const char* dw_plan_configuration(const dw_plan* plan); /* "AVX2, 2 threa
 DW_API size_t dw_plan_workspace_bytes(const dw_plan* plan);
 /* Runs the plan on the base pointers of its tensors, by port; `count` is the length of the array.
  * `workspace` holds dw_plan_workspace_bytes() of any content and alignment; one execution at a time
- * may use it. Inputs are not written; what is written may overlap neither inputs nor one another.
+ * may use it. Inputs are not written, but for an initial_state with DW_OVERWRITE_INITIAL_STATE;
+ * what is written may overlap neither other inputs nor one another.
  * Allocates nothing. `stream` is not read on the CPU. Fails before anything is written if
  * cu_seqlens is malformed or a pointer is missing. */
 DW_API dw_status dw_plan_execute(const dw_plan* plan, void* const* pointers, size_t count,

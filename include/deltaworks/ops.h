@@ -53,9 +53,9 @@ class Workspace {
 struct GatedDeltaNetForward {
   Tensor q, k, v, g, beta, cu_seqlens;
   Tensor a_log = {}, dt_bias = {};  // absent: zeros; need options.safe_gate
-  Tensor initial_state = {};        // absent: zeros
+  Tensor initial_state = {};        // absent: zeros; written with overwrite_initial_state
   Tensor o;                         // written
-  Tensor final_state = {};          // written; absent: not wanted
+  Tensor final_state = {};          // written; absent: not wanted, or in initial_state
   // output_final_state follows from final_state.
   Options options = {};
   std::string plan_name = {};  // pins an engine; empty: the first that accepts

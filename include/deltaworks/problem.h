@@ -90,9 +90,9 @@ struct Options {
   bool allow_neg_eigval = false;     // beta is doubled, into (0, 2)
   bool safe_gate = false;            // g = -exp(a_log) softplus(g + dt_bias)
   GateDomain gate_domain = GateDomain::kLog;
-  bool batch_invariant = false;  // every engine here always is; part of the contract
+  bool batch_invariant = false;  // always so on the CPU; on a card it cuts no sequence
   bool output_final_state = false;
-  bool overwrite_initial_state = false;
+  bool overwrite_initial_state = false;  // final states replace initial_state; no final_state then
   std::int64_t checkpoint_every_n_tokens = 0;
   std::optional<DType> checkpoint_dtype = {};  // absent: the dtype of q
   bool operator==(const Options&) const = default;
@@ -123,7 +123,8 @@ struct Dims {
   bool operator==(const Dims&) const = default;
 };
 
-// Base pointers of the problem's tensors, by port. Inputs are never written.
+// Base pointers of the problem's tensors, by port. Inputs are never written, but for an
+// initial_state that the options overwrite.
 struct Pack {
   std::array<void*, kPortCount> pointers{};
   void*& operator[](Port port) { return pointers[index(port)]; }

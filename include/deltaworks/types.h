@@ -129,8 +129,8 @@ struct Tensor {
   TensorDesc desc;
 };
 
-// Views; without strides, row-major. An operator never writes to its inputs, so that a view of
-// constant memory may be one.
+// Views; without strides, row-major. An operator writes to no input but an initial_state that
+// its options overwrite, so that a view of constant memory may be one.
 inline Tensor view(const void* data, DType dtype, std::initializer_list<std::int64_t> shape,
                    Device device = {}) {
   return {const_cast<void*>(data), contiguous(dtype, shape, device)};

@@ -102,6 +102,11 @@ class Problem:
         return self._struct.flags
 
     @property
+    def overwrites(self) -> bool:
+        """Whether the final states replace initial_state, so that final_state is no tensor."""
+        return bool(self.flags & _library.OVERWRITE_INITIAL_STATE)
+
+    @property
     def gate_domain(self) -> str:
         """ "log" or "linear"."""
         return (self._struct.gate_domain or b"log").decode()
@@ -129,8 +134,12 @@ class Problem:
 
     @property
     def outputs(self) -> dict[str, Tensor]:
-        """The tensors that are written."""
-        return {name: tensor for name, tensor in self.tensors.items() if is_output(name)}
+        """The tensors that are written; final_state also where it overwrites initial_state."""
+        tensors = self.tensors
+        outputs = {name: tensor for name, tensor in tensors.items() if is_output(name)}
+        if self.overwrites:
+            outputs["final_state"] = tensors["initial_state"]
+        return outputs
 
     @property
     def dims(self) -> Dims:

@@ -41,7 +41,7 @@ std::vector<OutputDesc> describe_outputs(const Problem& problem, std::uint64_t w
   outputs.reserve(kPortCount);
   for (const PortSpec& spec : ports(problem.op)) {
     if (forward && (spec.role == Role::kOutput ||
-                    (spec.role == Role::kFinalState && problem.options.output_final_state))) {
+                    (spec.role == Role::kFinalState && wants_final_state(problem.options)))) {
       std::int64_t shape[kMaxRank];
       for (int axis = 0; axis < spec.rank; ++axis) shape[axis] = extent(dims, spec.axes[axis]);
       const DType dtype =

@@ -29,7 +29,7 @@ enum class Role : std::int8_t {
   kInput,       // must be there, in both passes
   kOptional,    // input that may be absent
   kOutput,      // of the forward
-  kFinalState,  // of the forward, if asked for
+  kFinalState,  // of the forward, if asked for and not in place of the initial state
   kFlow,        // gradient that flows into the backward; absent: zeros
   kGradient,    // of the backward, written if present
 };
@@ -44,6 +44,16 @@ struct PortSpec {
 };
 
 std::span<const PortSpec> ports(Op op);
+
+// Where the forward puts final states; they are written if that tensor is there.
+inline Port final_state_port(const Options& options) {
+  return options.overwrite_initial_state ? Port::kInitialState : Port::kFinalState;
+}
+// Whether the options ask for a final_state of its own.
+inline bool wants_final_state(const Options& options) {
+  return options.output_final_state && !options.overwrite_initial_state;
+}
+
 const char* op_name(Op op);
 
 }  // namespace deltaworks

@@ -52,7 +52,7 @@ inline bool takes_part(const Problem& p, const PortSpec& spec) {
     case Role::kOutput:
       return forward;
     case Role::kFinalState:
-      return forward && p.options.output_final_state;
+      return forward && wants_final_state(p.options);
     case Role::kFlow:
       return !forward && (spec.kind != Kind::kState || p.options.output_final_state);
     case Role::kGradient:

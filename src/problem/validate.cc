@@ -123,9 +123,10 @@ class Validator {
     for (const PortSpec& spec : specs_) {
       const TensorDesc& tensor = p_[spec.port];
       if (!tensor.present()) continue;
-      const bool written = (spec.role == Role::kGradient || spec.role == Role::kOutput ||
-                            spec.role == Role::kFinalState) &&
-                           elements(tensor) > 0;
+      const bool written =
+          (spec.role == Role::kGradient || spec.role == Role::kOutput ||
+           spec.role == Role::kFinalState || spec.port == final_state_port(p_.options)) &&
+          elements(tensor) > 0;
       const bool pool = spec.port == Port::kInitialState && p_.has(Port::kStateIndices);
       for (int axis = 0; axis < spec.rank; ++axis) {
         const bool any = pool && axis == 0;  // a pool has rows as it likes
@@ -223,15 +224,19 @@ class Validator {
             "overwrite_initial_state needs initial_state");
     require(Rule::kPoolExcludesAutograd, !pool || !p_.requires_gradient,
             "state_indices excludes autograd");
-    require(Rule::kOverwriteExcludesAutograd, !o.overwrite_initial_state || !p_.requires_gradient,
+    require(Rule::kOverwriteExcludesAutograd,
+            !o.overwrite_initial_state || (!p_.requires_gradient && p_.pass == Pass::kForward),
             "overwrite_initial_state excludes autograd");
     require(Rule::kPoolExcludesCheckpoints, !pool || o.checkpoint_every_n_tokens == 0,
             "state_indices excludes checkpoints (checkpoint_every_n_tokens = ",
             o.checkpoint_every_n_tokens, ")");
     if (p_.pass == Pass::kForward) {
-      require(Rule::kFinalStateMissing, !o.output_final_state || p_.has(Port::kFinalState),
+      const bool final_state = p_.has(Port::kFinalState);
+      require(Rule::kFinalStateMissing, !wants_final_state(o) || final_state,
               "final_state is missing (output_final_state is set)");
-      require(Rule::kFinalStateUnasked, o.output_final_state || !p_.has(Port::kFinalState),
+      require(Rule::kFinalStateUnasked, !o.overwrite_initial_state || !final_state,
+              "final_state must be absent (overwrite_initial_state is set)");
+      require(Rule::kFinalStateUnasked, o.output_final_state || !final_state,
               "final_state needs output_final_state");
     }
   }

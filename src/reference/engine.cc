@@ -137,7 +137,6 @@ class ReferenceEngine final : public Engine {
                   "q k v must be float64, or plan_name must pin it",
                   cat(deltaworks::name(q.dtype), " and no plan_name"))
             .need(!problem.has(Port::kStateIndices), "state_indices must be absent", "a tensor")
-            .need(!o.overwrite_initial_state, "overwrite_initial_state must be false", "true")
             .need(o.checkpoint_every_n_tokens == 0, "checkpoint_every_n_tokens must be 0",
                   o.checkpoint_every_n_tokens));
   }

@@ -4,6 +4,7 @@
 //   S' = D S,   u = w - e^T S',   S = S' + k u^T,   o = scale S^T q
 #pragma once
 
+#include "problem/ports.h"
 #include "reference/inputs.h"
 
 namespace deltaworks::reference {
@@ -71,7 +72,7 @@ class Forward {
         inputs_(problem, dims, pack),
         initial_state_(problem, pack, Port::kInitialState),
         o_(problem, pack, Port::kO),
-        final_state_(problem, pack, Port::kFinalState) {}
+        final_state_(problem, pack, final_state_port(problem.options)) {}
 
   void head(const Sequence& sequence, std::int64_t head, const Scratch& scratch) const {
     if (sequence.length() == 0) {

@@ -27,15 +27,15 @@ class View {
     if (base_) store(tensor_->dtype, base_, offset(a, b, c, d), x);
   }
 
-  // Takes an element of a tensor of the same dtype, bit for bit.
+  // Takes an element of a tensor of the same dtype, bit for bit; the tensor may be this one.
   void copy(const View& from, std::int64_t a, std::int64_t b, std::int64_t c,
             std::int64_t d) const {
     if (!base_) return;
     if (!from.base_) return set(0.0, a, b, c, d);
     const auto bytes = static_cast<std::int64_t>(size_of(tensor_->dtype));
-    std::memcpy(static_cast<std::byte*>(base_) + offset(a, b, c, d) * bytes,
-                static_cast<const std::byte*>(from.base_) + from.offset(a, b, c, d) * bytes,
-                static_cast<std::size_t>(bytes));
+    std::memmove(static_cast<std::byte*>(base_) + offset(a, b, c, d) * bytes,
+                 static_cast<const std::byte*>(from.base_) + from.offset(a, b, c, d) * bytes,
+                 static_cast<std::size_t>(bytes));
   }
 
  private:

@@ -85,7 +85,10 @@ void log_call(LogLevel level, const BuiltPlan& plan, const Pack& pack, double se
     if (level >= LogLevel::kArgs) append_description(line, x, spec.port, data);
     const bool real = spec.kind != Kind::kOffset && spec.kind != Kind::kIndex;
     if (level >= LogLevel::kStats && real && x.device.type == DeviceType::kCpu) {
-      append_statistics(line, x, spec.port, data);
+      // An initial_state that is overwritten holds the final states by now.
+      const bool overwritten =
+          spec.port == Port::kInitialState && problem.options.overwrite_initial_state;
+      append_statistics(line, x, overwritten ? Port::kFinalState : spec.port, data);
     }
   }
   line += "\n";

@@ -275,6 +275,8 @@ TEST(CApi, DescribesOutputs) {
   Problem forward = valid_problem(Pass::kForward);
   forward.options.output_final_state = false;
   EXPECT_FALSE(outputs_of(forward, 0).contains(Port::kFinalState));
+  forward.options.output_final_state = forward.options.overwrite_initial_state = true;
+  EXPECT_FALSE(outputs_of(forward, 0).contains(Port::kFinalState));
   const Problem backward = valid_problem(Pass::kBackward);
   EXPECT_EQ(outputs_of(backward, 0).size(), 0u);
   const auto one = outputs_of(backward, std::uint64_t{1} << DW_DBETA);

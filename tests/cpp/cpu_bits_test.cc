@@ -411,6 +411,36 @@ TEST(CpuBits, CutSequenceIsTheWhole) {
   }
 }
 
+// Final states in place of the initial ones: items of all values of a head and of a block of them,
+// empty sequences, rows past the last one.
+TEST(CpuBits, OverwrittenStatesAreTheFinalStates) {
+  for (const std::int64_t heads : {1, 16}) {
+    for (const DType state : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      SCOPED_TRACE(testing::Message() << heads << " " << name(state));
+      Call call{.dims = make_dims(60, heads, heads, heads, 12, 150), .offsets = {0, 17, 17, 58}};
+      call.types.state = state;
+      Tensors inputs = make_inputs(call, 12);
+      const Tensors expected = run(call, Pass::kForward, inputs);
+      Call in_place = call;
+      in_place.options.overwrite_initial_state = true;
+      expect_same_bits(expected, run(in_place, Pass::kForward, inputs, 1));
+      expect_same_bits(expected, run(in_place, Pass::kForward, inputs, 3));
+      Buffer& initial_state = inputs.at(Port::kInitialState);
+      initial_state = relaid(initial_state, reversed(initial_state.desc));
+      expect_same_bits(expected, run(in_place, Pass::kForward, inputs, 2));
+    }
+  }
+}
+
+TEST(CpuBits, OverwrittenStatesOfNoTokensStay) {
+  Call call{.dims = make_dims(0, 2, 2, 2, 4, 6), .offsets = {0, 0, 0}};
+  call.options.overwrite_initial_state = true;
+  const Tensors inputs = make_inputs(call, 13);
+  const Tensors outputs = run(call, Pass::kForward, inputs);
+  expect_same_bits({{Port::kFinalState, outputs.at(Port::kFinalState)}},
+                   {{Port::kFinalState, inputs.at(Port::kInitialState)}});
+}
+
 // After a gate of -inf nothing is left of the state, as after the start of a sequence.
 TEST(CpuBits, GateOfMinusInfinityStartsAfresh) {
   Call call{.dims = make_dims(50, 2, 2, 2, 12, 40), .offsets = {0, 50}, .decay = 0.1};

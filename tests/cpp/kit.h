@@ -100,7 +100,8 @@ class Workspace {
 };
 
 // Runs one pass on the plan of that name and returns its outputs. Fails the test if another plan
-// answers, or if inputs, gaps or guards are written.
+// answers, or if inputs, gaps or guards are written. An initial_state that is overwritten comes
+// back as final_state.
 Tensors run(const std::string& plan, const Call& call, Pass pass, const Tensors& inputs,
             int threads = 1, const Layout& layout = nullptr);
 

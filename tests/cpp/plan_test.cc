@@ -206,17 +206,14 @@ TEST(PlanErrors, UnknownName) {
 TEST(PlanErrors, NobodyAccepts) {
   Problem problem = valid_problem(Pass::kForward);
   problem.options.checkpoint_every_n_tokens = 64;
-  problem.options.overwrite_initial_state = true;
   std::string text =
       "gated_delta_net: no engine takes this problem"
-      "\n  gdn_cpu: overwrite_initial_state must be false (not supported yet), got true"
       "\n  gdn_cpu: checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet), "
       "got 64";
 #ifdef DELTAWORKS_REFERENCE
   text +=
       "\n  gdn_reference: q k v must be float64, or plan_name must pin it, got bfloat16 and no "
       "plan_name"
-      "\n  gdn_reference: overwrite_initial_state must be false, got true"
       "\n  gdn_reference: checkpoint_every_n_tokens must be 0, got 64";
 #endif
   expect_error([&] { find_plan(problem); }, Status::kNotSupported, text);

@@ -214,6 +214,15 @@ std::vector<ProblemRow> problem_rows() {
   overlap(kForward, Port::kO, 1, 7, "[12, 4, 8] with strides [32, 7, 1]");
   overlap(kForward, Port::kO, 0, -31, "[12, 4, 8] with strides [-31, 8, 1]");
   overlap(kForward, Port::kFinalState, 3, 8, "[2, 4, 8, 16] with strides [512, 128, 16, 8]");
+  const auto overwrite = [](Problem& p) {
+    p.options.overwrite_initial_state = true;
+    p[Port::kFinalState] = TensorDesc{};
+  };
+  for (const auto& [stride, got] : {std::pair{0, "[0, 128, 16, 1]"}, {511, "[511, 128, 16, 1]"}}) {
+    overlap(kForward, Port::kInitialState, 0, stride, "");
+    rows.back().breaks = all_of({overwrite, rows.back().breaks});
+    rows.back().text += std::string("[2, 4, 8, 16] with strides ") + got;
+  }
   overlap(kBackward, Port::kDK, 0, 1, "[12, 2, 16] with strides [1, 16, 1]");
   overlap(kBackward, Port::kDALog, 0, 0, "[4] with strides [0]");
 
@@ -330,6 +339,9 @@ std::vector<ProblemRow> problem_rows() {
   rule = Rule::kOverwriteExcludesAutograd;
   option([](Problem& p, O& o) { o.overwrite_initial_state = p.requires_gradient = true; },
          "overwrite_initial_state excludes autograd");
+  value(
+      kBackward, [](Problem& p) { p.options.overwrite_initial_state = true; },
+      "overwrite_initial_state excludes autograd");
   rule = Rule::kPoolExcludesCheckpoints;
   value(kForward, all_of({pool, [](Problem& p) { p.options.checkpoint_every_n_tokens = 64; }}),
         "state_indices excludes checkpoints (checkpoint_every_n_tokens = 64)");
@@ -339,6 +351,8 @@ std::vector<ProblemRow> problem_rows() {
   rule = Rule::kFinalStateUnasked;
   option([](Problem&, O& o) { o.output_final_state = false; },
          "final_state needs output_final_state");
+  option([](Problem&, O& o) { o.overwrite_initial_state = true; },
+         "final_state must be absent (overwrite_initial_state is set)");
 
   rule = Rule::kPlanName;
   const std::string names = with_reference() ? "gdn_cpu, gdn_reference" : "gdn_cpu";

@@ -260,7 +260,10 @@ TEST(Text, OptionsThatNeedOthers) {
   expect(Pass::kForward, ":pool=0", [&](P p) { pool(p, 0, kF32); });
   expect(Pass::kForward, ":state=bf16:pool=9:final:overwrite", [&](P p) {
     pool(p, 9, kBf16);
-    want_final(p);
+    p.options.output_final_state = p.options.overwrite_initial_state = true;
+  });
+  expect(Pass::kForward, ":state:overwrite", [&](P p) {
+    give_state(p, kF32);
     p.options.overwrite_initial_state = true;
   });
   expect(Pass::kForward, ":pool=2:initial_state@600x128x16x1", [&](P p) {

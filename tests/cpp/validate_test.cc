@@ -77,6 +77,14 @@ TEST(Validate, LegalProblems) {
   Problem problem = prepare("", single, Pass::kForward, inputs).problem;
   problem[Port::kO].stride[0] = problem[Port::kFinalState].stride[0] = 0;
   EXPECT_NO_THROW(validate(problem));
+  // Final states in place of the initial ones, whether they are asked for or not.
+  for (const bool asked : {true, false}) {
+    expect_legal(Pass::kForward, [&](Problem& p) {
+      p.options.overwrite_initial_state = true;
+      p.options.output_final_state = asked;
+      p[Port::kFinalState] = TensorDesc{};
+    });
+  }
   // A pool of states has rows as it likes.
   for (std::int64_t rows : {0, 1, 100}) {
     expect_legal(Pass::kForward, [&](Problem& p) {

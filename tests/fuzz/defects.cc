@@ -46,7 +46,7 @@ std::int64_t elements(const TensorDesc& tensor) {
 }
 // An axis that a zero stride would make the elements of an output share.
 int long_axis(P p, Port port) {
-  if (!is_written(port) || elements(p[port]) == 0) return -1;
+  if (!(is_written(port) || is_overwritten(p, port)) || elements(p[port]) == 0) return -1;
   for (int axis = 0; axis < p[port].rank; ++axis) {
     if (p[port].shape[axis] > 1) return axis;
   }
@@ -257,14 +257,19 @@ constexpr Defect kDefects[] = {
      }},
     {Rule::kOverwriteExcludesAutograd,
      [](P p) { return has_state(p) && !p.has(Port::kStateIndices); },
-     [](Problem& p, Random&) { p.options.overwrite_initial_state = p.requires_gradient = true; }},
+     [](Problem& p, Random&) {
+       TensorDesc& state = p[Port::kInitialState];
+       state = contiguous(state.dtype, state.shape);  // or its overlap is found first
+       p.options.overwrite_initial_state = p.requires_gradient = true;
+     }},
     {Rule::kPoolExcludesCheckpoints, [](P p) { return has_state(p) && is_forward(p); },
      [](Problem& p, Random& r) {
        p[Port::kStateIndices] = indices(p, DType::kInt32);
        p.requires_gradient = false;
        p.options.checkpoint_every_n_tokens = r.between(1, 64);
      }},
-    {Rule::kFinalStateMissing, is_forward,
+    {Rule::kFinalStateMissing,
+     [](P p) { return is_forward(p) && !p.options.overwrite_initial_state; },
      [](Problem& p, Random&) {
        p.options.output_final_state = true;
        p[Port::kFinalState] = TensorDesc{};

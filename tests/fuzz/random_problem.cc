@@ -102,6 +102,10 @@ void add_outputs(Problem& p, const Dims& d, DType io, Random& random) {
                                             {d.N, d.HO, d.V, d.K});
   if (p.pass == Pass::kForward) {
     p[Port::kO] = o;
+    if (state && !p.requires_gradient && random.chance(0.3)) {
+      p.options.overwrite_initial_state = true;
+      return;
+    }
     if (p.options.output_final_state) p[Port::kFinalState] = final_state;
     return;
   }
@@ -123,13 +127,10 @@ void add_outputs(Problem& p, const Dims& d, DType io, Random& random) {
 // What is part of the contract and declined by every engine.
 void add_unsupported(Problem& p, const Dims& d, Random& random) {
   const bool state = p.has(Port::kInitialState);
-  const std::int64_t kind = random.between(0, 2);
+  const std::int64_t kind = random.between(0, 1);
   if (kind == 0 && state && p.pass == Pass::kForward) {
     p[Port::kInitialState].shape[0] = random.between(0, 6);
     p[Port::kStateIndices] = contiguous(DType::kInt32, {d.N});
-    p.requires_gradient = false;
-  } else if (kind == 1 && state) {
-    p.options.overwrite_initial_state = true;
     p.requires_gradient = false;
   } else {
     p.options.checkpoint_every_n_tokens = random.between(1, 64);
@@ -140,6 +141,10 @@ void add_unsupported(Problem& p, const Dims& d, Random& random) {
 
 bool is_written(Port port) {
   return port == Port::kO || port == Port::kFinalState || index(port) >= index(Port::kDQ);
+}
+
+bool is_overwritten(const Problem& problem, Port port) {
+  return problem.options.overwrite_initial_state && port == Port::kInitialState;
 }
 
 Problem random_problem(Random& random) {
@@ -158,9 +163,10 @@ Problem random_problem(Random& random) {
   }
   if (random.chance(0.05)) add_unsupported(p, dims, random);
   for (int port = 0; port < kPortCount; ++port) {
-    const bool offsets = static_cast<Port>(port) == Port::kCuSeqlens;  // cannot all be the same
+    const Port each = static_cast<Port>(port);
+    const bool offsets = each == Port::kCuSeqlens;  // cannot all be the same
     if (p.tensors[port].present() && random.chance(0.5)) {
-      relay(p.tensors[port], offsets || is_written(static_cast<Port>(port)), random);
+      relay(p.tensors[port], offsets || is_written(each) || is_overwritten(p, each), random);
     }
   }
   return p;

@@ -11,5 +11,7 @@ Problem random_problem(Random& random);
 
 // Whether the operator writes the tensor.
 bool is_written(Port port);
+// Whether the forward writes this input: an initial_state that it overwrites.
+bool is_overwritten(const Problem& problem, Port port);
 
 }  // namespace deltaworks::fuzz

@@ -33,7 +33,7 @@ PLAN = {"cuda": "gdn_sm80", "cpu": "gdn_cpu"}[DEVICE]
 NARROW_OPERANDS = 3.0 if DEVICE == "cuda" else 1.0
 # Where every token reflects the state about one key or two (beta = 2, no decay), nothing contracts
 # and errors of 512 tokens add up: docs/design/cuda.md.
-REFLECTIONS = 12.0 if DEVICE == "cuda" else 1.0
+REFLECTIONS = 20.0 if DEVICE == "cuda" else 1.0
 NARROW_REGIMES = ("repeated", "beta_two")
 IO = ("bf16", "fp16")
 LONG = 1024  # tokens of a sequence from which on the oracle runs on the device

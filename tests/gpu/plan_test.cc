@@ -48,8 +48,6 @@ TEST(CudaPlan, WhatItDeclines) {
        "requires one"},
       {"gdn:fwd:bf16:N2T64H4K64V64:every=64",
        "checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet), got 64"},
-      {"gdn:fwd:bf16:N2T64H4K64V64:state:overwrite",
-       "overwrite_initial_state must be false (not supported yet), got true"},
   };
   for (const auto& [text, reason] : rows) {
     EXPECT_TRUE(gives(verdict(text + on_card), reason)) << text;

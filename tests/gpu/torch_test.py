@@ -93,6 +93,32 @@ def graph_capture():
 
 
 @test
+@needs_card
+def states_in_place():
+    """The bits of calls that hand states on; a graph goes on from its last replay."""
+    options = dict(overwrite_initial_state=True, output_final_state=False)
+    for lengths, heads in (([300, 0, 77], (2, 2, 4)), ([8192], (1, 1, 1))):
+        for dtype in (torch.float32, torch.bfloat16):
+            arguments = inputs(lengths, heads)
+            first = torch.randn(len(lengths), max(heads), 128, 128, device=DEVICE).to(dtype)
+            expected, state = [], first
+            for _ in range(3):
+                expected.append(run(arguments, initial_state=state))
+                state = expected[-1][1]
+            state = first.clone()
+            for results in expected:
+                o, final_state = run(arguments, initial_state=state, **options)
+                assert final_state is state and agree((o, state), results)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                o, _ = run(arguments, initial_state=state, **options)
+            state.copy_(first)
+            for results in expected:
+                graph.replay()
+                assert agree((o, state), results)
+
+
+@test
 def compilation():
     arguments = inputs([90, 10])
     expected = run(arguments)

@@ -11,7 +11,7 @@ from deltaworks import _library
 from deltaworks.cli import main
 
 BF16 = "gdn:fwd:bf16:N4T8192H16HV32K128V128:l2norm"
-NOBODY = "gdn:fwd:bf16:N1T8H1K8V8:state:overwrite"
+NOBODY = "gdn:fwd:bf16:N1T8H1K8V8:every=64"
 
 
 def process(*arguments, **environment):
@@ -102,7 +102,7 @@ def test_explain_says_why_nothing_runs(capsys):
     assert not any(engine["accepts"] for engine in facts["engines"])
     assert main(["explain", NOBODY]) == 1
     text = capsys.readouterr().out
-    assert "overwrite_initial_state" in text and "no engine runs this problem" in text
+    assert "checkpoint_every_n_tokens" in text and "no engine runs this problem" in text
 
 
 def test_explain_says_that_the_pinned_plan_declines(capsys):

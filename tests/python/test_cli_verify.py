@@ -13,6 +13,7 @@ from test_cli import process
 
 SMALL = "gdn:fwd:bf16:N2T40H2K16V8:l2norm:final"
 BACKWARD = "gdn:bwd:fp32:N2T40H2K16V8:l2norm:final"
+OVERWRITES = "gdn:fwd:fp32:N2T40H2K16V8:l2norm:state:overwrite"
 ONLY_REFERENCE = "gdn:fwd:fp64:N1T8H1K4V4"
 
 
@@ -54,6 +55,13 @@ def test_the_default_list_covers_what_there_is():
             flags |= problem.flags
         assert flags & 0b1111 == 0b1111  # norm, sigmoid, doubled, safe gate
         assert {name for p in some for name in p.inputs} >= {"a_log", "dt_bias", "initial_state"}
+
+
+def test_overwritten_states_are_judged(capsys):
+    (problem,) = printed(capsys, "verify", OVERWRITES)["problems"]
+    (plan,) = problem["plans"]
+    assert [row["tensor"] for row in plan["tensors"]] == ["o", "final_state"]
+    assert all(row["ok"] and row["error"] > 0 for row in plan["tensors"])
 
 
 def test_a_bound_that_is_too_tight_fails(capsys, monkeypatch):

@@ -144,10 +144,25 @@ def test_environment_variables_are_those_that_are_read():
     (table,) = re.findall(r"^## Environment\n(.*)", (DOCS / "cpp.md").read_text(), re.M | re.S)
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == read
 
-    known = read | set(re.findall(r"\bDELTAWORKS_\w+", sources("CMakeLists.txt") + sources("cmake/*.cmake")))
+    known = read | set(
+        re.findall(r"\bDELTAWORKS_\w+", sources("CMakeLists.txt") + sources("cmake/*.cmake"))
+    )
     for page in PAGES:
         named = set(re.findall(r"\b(?:DELTAWORKS|OMP)_[A-Z_]+\b", page.read_text()))
         assert named <= known, name_of(page)
+
+
+def test_the_cuda_engines_conditions_are_listed():
+    """From its source: a build without CUDA cannot ask it."""
+    (engine,) = ROOT.glob("src/engines/cuda/engine.cc")
+    source = re.sub(r'"\s*"', "", engine.read_text())
+    _, _, rest = (
+        (DOCS / "reference/gated-delta-net.md").read_text().partition("On a card `gdn_sm80`")
+    )
+    listed = re.findall(r"^\* (.*)$", rest, re.MULTILINE)
+    literal = [x for x in listed if f'"{x}"' in source]
+    assert len(literal) == source.count(".need(") - 1  # the bytes of shared memory are a number
+    assert [x for x in listed if x not in literal] == [x for x in listed if "shared memory" in x]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

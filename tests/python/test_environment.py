@@ -107,6 +107,16 @@ def test_the_values_are_told():
     assert "cu_seqlens{" not in line["rest"]
 
 
+def test_states_that_were_overwritten_are_told_as_final_states():
+    (line,) = logged(
+        "stats", options="initial_state=np.zeros((1, 2, 4, 4), 'f4'), overwrite_initial_state=True"
+    )
+    assert ":state:overwrite" in line["problem"]
+    assert " initial_state=float32[1,2,4,4]" in line["rest"]
+    assert re.search(r" final_state\{min \S+ max 0\.[1-9]", line["rest"])
+    assert "initial_state{" not in line["rest"]
+
+
 def test_values_that_are_not_finite_are_counted():
     (line,) = logged("stats", value="np.inf")
     assert " q{min 0.5 max 0.5 mean 0.5 rms 0.5 not finite 1}" in line["rest"]

@@ -217,6 +217,24 @@ ROWS = [
         r"overwrite_initial_state excludes autograd",
     ),
     (
+        "overwritten_state_alone_with_autograd",
+        {"initial_state": zeros(2, 4, 8, 16, grad=True), "overwrite_initial_state": True},
+        ValueError,
+        r"overwrite_initial_state excludes autograd",
+    ),
+    *(
+        (
+            f"overwritten_state_overlaps_{name}",
+            {"initial_state": state, "overwrite_initial_state": True},
+            ValueError,
+            r"initial_state is written and must not overlap itself, got shape \[2, 4, 8, 16\]",
+        )
+        for name, state in [
+            ("expanded", zeros(4, 8, 16).expand(2, 4, 8, 16)),
+            ("sliding", zeros(40, 16).as_strided((2, 4, 8, 16), (128, 32, 16, 1))),
+        ]
+    ),
+    (
         "indices_with_checkpoints",
         {**POOL, "checkpoint_every_n_tokens": 64},
         ValueError,
@@ -234,12 +252,6 @@ ROWS = [
         POOL,
         dw.NotSupportedError,
         r"gdn_cpu: .*state_indices.*gdn_reference: .*state_indices",
-    ),
-    (
-        "overwrite_is_not_there_yet",
-        {"initial_state": STATE, "overwrite_initial_state": True},
-        dw.NotSupportedError,
-        r"gdn_cpu: .*overwrite_initial_state.*gdn_reference: .*overwrite_initial_state",
     ),
     (
         "fp64_pinned_to_the_cpu_engine",

@@ -80,9 +80,17 @@ def test_explains():
     assert "bfloat16" in reference.reasons[0]
 
 
+def test_the_final_state_may_be_in_place():
+    problem = Problem("gdn:fwd:bf16:N1T8H1K8V4:state=bf16:overwrite:initial_state@64x32x8x1")
+    assert problem.overwrites and not Problem(BF16).overwrites
+    assert "final_state" not in problem.tensors and "initial_state" in problem.inputs
+    assert list(problem.outputs) == ["o", "final_state"]
+    assert problem.outputs["final_state"] == problem.tensors["initial_state"]
+
+
 def test_nobody_runs_it():
-    problem = Problem("gdn:fwd:bf16:N1T8H1K8V8:state:overwrite")
-    with pytest.raises(NotSupportedError, match="overwrite_initial_state"):
+    problem = Problem("gdn:fwd:bf16:N1T8H1K8V8:every=64")
+    with pytest.raises(NotSupportedError, match="checkpoint_every_n_tokens"):
         problem.plan_name  # noqa: B018
 
 

@@ -122,6 +122,26 @@ def test_calls_that_fail(tmp_path):
         run_problem(problem, arrays)
 
 
+@pytest.mark.parametrize("torch_call", [False, True])
+def test_states_are_those_from_before_a_call_that_overwrites_them(tmp_path, torch_call):
+    problem = Problem("gdn:fwd:fp32:N2T9H2K4V4:state:overwrite")
+    inputs, path = make_inputs(problem), tmp_path / "call.safetensors"
+    before = inputs["initial_state"].copy()
+    with capture(path) as seen:
+        if torch_call:
+            tensors = {name: torch.from_numpy(x) for name, x in inputs.items()}
+            o = ops.gated_delta_net(**tensors, overwrite_initial_state=True)[0].numpy()
+        else:
+            o, _ = numpy_call(inputs, overwrite_initial_state=True)
+    read, arrays = read_capture(path)
+    assert read == seen.problem.pinned(None) and read.overwrites
+    assert same_bits(arrays["initial_state"], before)
+    again = run_problem(read, arrays)
+    assert same_bits(again["o"], o)
+    assert same_bits(again["final_state"], inputs["initial_state"])
+    assert not same_bits(again["final_state"], before)
+
+
 def test_calls_that_no_engine_takes(tmp_path):
     problem = Problem("gdn:fwd:fp32:N2T9H2K4V4")
     inputs, path = make_inputs(problem), tmp_path / "call.safetensors"

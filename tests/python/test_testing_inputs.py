@@ -8,6 +8,7 @@ from deltaworks import NotSupportedError, Problem, ops
 from deltaworks.cli.verify import PROBLEMS
 from deltaworks.testing import make_inputs, run_problem
 from deltaworks.testing.arrays import DTYPES, empty, laid_out, same_bits, span_bytes
+from deltaworks.testing.execute import Run
 
 
 def strides_in_elements(array):
@@ -170,7 +171,33 @@ def test_other_devices_are_refused():
         run_problem(problem, make_inputs(problem))
 
 
-def test_nobody_runs_it():
+@pytest.mark.parametrize("plan_name", ["gdn_cpu", "gdn_reference"])
+@pytest.mark.parametrize("strides", ["", ":initial_state@16x200x-4x1"])
+def test_overwritten_states_are_an_output_and_the_inputs_stay(plan_name, strides):
+    text = "gdn:fwd:fp32:N3T9H2K4V4:state=bf16"
+    problem = Problem(f"{text}:overwrite{strides}")
+    inputs = make_inputs(problem)
+    before = inputs["initial_state"].copy()
+    got = run_problem(problem, inputs, plan_name)
+    expected = run_problem(Problem(f"{text}:final{strides}"), inputs, plan_name)
+    assert list(got) == ["o", "final_state"]
+    assert all(same_bits(got[name], expected[name]) for name in expected)
+    assert not same_bits(got["final_state"], before)
+    assert same_bits(inputs["initial_state"], before)
+    assert strides_in_elements(got["final_state"]) == problem.tensors["initial_state"].strides
+
+
+def test_a_run_may_be_repeated():
     problem = Problem("gdn:fwd:fp32:N1T9H2K4V4:state:overwrite")
+    call = Run(problem, make_inputs(problem))
+    call.time(2)
+    call.execute()
+    first = call.outputs["final_state"].copy()
+    call.execute()
+    assert same_bits(call.outputs["final_state"], first)
+
+
+def test_nobody_runs_it():
+    problem = Problem("gdn:fwd:fp32:N1T9H2K4V4:every=64")
     with pytest.raises(NotSupportedError):
         run_problem(problem, make_inputs(problem))

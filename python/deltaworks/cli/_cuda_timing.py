@@ -51,16 +51,17 @@ def cold_seconds(replay: Call, count: int, flush: Call) -> list[float]:
 
 
 def host_seconds(call: Call) -> float:
-    """Seconds that a call keeps the host, the card idle at first: the mean of a few in a row."""
+    """Seconds that a call keeps the host, the card idle at first: the median of a few in a row."""
     import torch
 
+    seconds = []
     torch.cuda.synchronize()
-    start = time.perf_counter()
     for _ in range(_CALLS):
+        start = time.perf_counter()
         call()
-    seconds = time.perf_counter() - start
+        seconds.append(time.perf_counter() - start)
     torch.cuda.synchronize()
-    return seconds / _CALLS
+    return statistics.median(seconds)
 
 
 def in_turns(takes: Mapping[Key, Callable[[], list[float]]], rounds: int) -> dict[Key, list[float]]:

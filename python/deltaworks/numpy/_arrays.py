@@ -51,6 +51,7 @@ class View(NamedTuple):
     device_type: int
     device_index: int
     address: int | None
+    writeable: bool
     owner: object
 
 
@@ -82,7 +83,7 @@ def _view_numpy(array, what):
             f"{address % item_bytes} bytes past such a multiple"
         )
     strides = tuple(stride // item_bytes for stride in array.strides)
-    return View(dtype, array.shape, strides, dw.CPU, 0, address, array)
+    return View(dtype, array.shape, strides, dw.CPU, 0, address, array.flags.writeable, array)
 
 
 def _view_dlpack(array, what):
@@ -100,6 +101,7 @@ def _view_dlpack(array, what):
         tensor.device_type,
         tensor.device_index,
         tensor.address,
+        tensor.writeable,
         tensor.capsule,
     )
 

@@ -24,6 +24,8 @@ _PORTS = {name: port for port, name in enumerate(dw.PORTS)}
 def forward(operation: Operation, arguments: dict[str, Any]):
     """(o, final_state or None) of a call with these arguments, by name."""
     outputs = _run(operation, dw.FORWARD, arguments)
+    if arguments["overwrite_initial_state"]:
+        return outputs["o"], arguments["initial_state"]
     return outputs["o"], outputs.get("final_state")
 
 
@@ -56,6 +58,8 @@ def _run(operation, pass_, arguments, wanted=0) -> dict[str, np.ndarray]:
         raise NotSupportedError(
             f"{operation.name}: NumPy's results are in CPU memory, so arguments must be there, too"
         )
+    if problem.flags & dw.OVERWRITE_INITIAL_STATE and not views["initial_state"].writeable:
+        raise ValueError(f"{operation.name}: initial_state is written and must not be read-only")
     outputs = {dw.PORTS[output.port]: empty(output) for output in described}
     workspace = np.empty(plan.workspace_bytes, np.uint8)
     pointers = {_PORTS[name]: x.address for name, x in views.items()}

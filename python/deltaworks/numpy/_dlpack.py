@@ -59,6 +59,8 @@ class VersionedTensor(ctypes.Structure):
     ]
 
 
+# Of VersionedTensor.flags: the memory is not to be written, or is a copy whose writing none sees.
+READ_ONLY, IS_COPIED = 1, 2
 VERSION = (1, 0)  # the newest layout known; minor versions add no fields
 DTYPES = {  # (DLDataTypeCode, bits)
     (2, 32): dw.FLOAT32,
@@ -95,6 +97,7 @@ class Borrowed(NamedTuple):
     device_type: int
     device_index: int
     address: int | None
+    writeable: bool
     capsule: object
 
 
@@ -107,7 +110,7 @@ def borrow(array, what: str) -> Borrowed:
         capsule = _capsule(array)
     except BufferError as error:
         raise BufferError(f"{what}: {error}") from error
-    tensor = _tensor(capsule, what)
+    tensor, writeable = _tensor(capsule, what)
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim > 0 else ()
     if tensor.ndim > 0 and tensor.strides:
         strides = tuple(tensor.strides[: tensor.ndim])
@@ -125,6 +128,7 @@ def borrow(array, what: str) -> Borrowed:
         device_type,
         0 if device_type == dw.CPU else tensor.device.index,  # the CPU has no index
         None if tensor.data is None else tensor.data + tensor.byte_offset,
+        writeable,
         capsule,
     )
 
@@ -137,15 +141,16 @@ def _capsule(array):
 
 
 def _tensor(capsule, what):
+    """(the tensor in a capsule, whether it may be written)."""
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = VersionedTensor.from_address(_get_pointer(capsule, b"dltensor_versioned"))
         if managed.major != VERSION[0]:
             raise BufferError(
                 f"{what}: DLPack must be of version 1 or older, got {managed.major}.{managed.minor}"
             )
-        return managed.tensor
+        return managed.tensor, not managed.flags & (READ_ONLY | IS_COPIED)
     if _is_valid(capsule, b"dltensor"):
-        return ManagedTensor.from_address(_get_pointer(capsule, b"dltensor")).tensor
+        return ManagedTensor.from_address(_get_pointer(capsule, b"dltensor")).tensor, True
     raise BufferError(f"{what}: __dlpack__ must return a fresh DLPack capsule, got {capsule!r}")
 
 

@@ -80,17 +80,20 @@ def gated_delta_net(
         a_log, dt_bias: [HO], float32, bfloat16 or float16; need safe_gate; None: zeros.
         checkpoint_every_n_tokens, checkpoint_dtype: states along the way; no engine has them yet.
         plan_name: pins an engine ("gdn_cpu"); None: the first that accepts.
-        overwrite_initial_state, state_indices: states in place; no engine has them yet.
+        overwrite_initial_state: the final states replace initial_state, which is itself returned as
+            final_state. It must not overlap itself nor be read-only.
+        state_indices: [N], int32: initial_state is a pool and these are its rows; no engine has
+            them yet.
         threads: at most so many; 0: OMP_NUM_THREADS, else the processors there.
 
     Returns:
         (o, final_state), fresh NumPy arrays: o [T, HO, V] in the dtype of q; final_state
         [N, HO, V, K] in the dtype of initial_state (float32 without one), or None unless asked
-        for. bfloat16 is that of ml_dtypes.
+        for; with overwrite_initial_state it is that array. bfloat16 is that of ml_dtypes.
 
     Raises:
         ValueError: shapes, combinations, option values, malformed cu_seqlens, elements that do
-            not lie on multiples of their size.
+            not lie on multiples of their size, a read-only initial_state to be overwritten.
         TypeError: dtypes, and arguments of another kind (flags are bools).
         BufferError: a tensor that does not give out its memory (a torch one that requires grad).
         NotSupportedError: a valid call that no engine takes, with every engine's reasons.

@@ -27,6 +27,26 @@ def run_forward(options, tensors, ports):
         raise translated(error) from None
 
 
+def run_in_place(options, tensors, ports):
+    """As run_forward, where the final states replace initial_state, which is among the tensors."""
+    at = (ports & (1 << dw.INITIAL_STATE) - 1).bit_count()
+    others, state = tensors[:at] + tensors[at + 1 :], tensors[at]
+    arguments = (*options, others, ports & ~(1 << dw.INITIAL_STATE), state)
+    if torch.compiler.is_compiling():
+        if any(
+            step == 0 and size > 1 for step, size in zip(state.stride(), state.shape, strict=True)
+        ):
+            # The library refuses it when the graph runs; torch would while it makes the graph.
+            return _graph.graph_forward(*options, tensors, ports)
+        return [_graph.graph_forward_in_place(*arguments)]
+    if _hooks.call_hook is not None and _fake.have_data(tensors):
+        _hooks.call_hook(*_fake.describe(dw.FORWARD, options, tensors, ports))
+    try:
+        return [_graph.overwrite(*arguments)]
+    except RuntimeError as error:
+        raise translated(error) from None
+
+
 def run_backward(options, tensors, ports, wanted):
     """The gradients whose bits are set in `wanted`, in port order."""
     if torch.compiler.is_compiling():

@@ -13,7 +13,7 @@ from deltaworks import _arguments
 from deltaworks import _library as dw
 from deltaworks.errors import NOT_SUPPORTED, TYPE, from_status
 from deltaworks.ops import _graph
-from deltaworks.ops._autograd import LinearAttention, run_forward
+from deltaworks.ops._autograd import LinearAttention, run_forward, run_in_place
 from deltaworks.ops._fake import dtype_number
 
 _Tensor, _strided = torch.Tensor, torch.strided  # looked up in every call
@@ -73,10 +73,15 @@ def call(
     if differentiable:
         flags |= dw.REQUIRES_GRADIENT
     options = (operation.number, flags, *scalars, checkpoint_dtype)
-    if differentiable:
+    in_place = flags & dw.OVERWRITE_INITIAL_STATE and ports >> dw.INITIAL_STATE & 1
+    if differentiable:  # with overwrite_initial_state the library refuses it
         outputs = LinearAttention.apply(options, ports, *present)
+    elif in_place:
+        outputs = run_in_place(options, present, ports)
     else:
         outputs = run_forward(options, present, ports)
+    if in_place:
+        return outputs[0], inputs[operation.state]
     return outputs[0], outputs[1] if flags & dw.OUTPUT_FINAL_STATE else None
 
 
@@ -112,4 +117,5 @@ def _fail(operation, status, text, flags):
         raise from_status(status, text)
     # The graph goes on with some tensor and raises when it runs.
     outputs = _graph.graph_failure(status, text, torch.empty(0))
-    return outputs, outputs if flags & dw.OUTPUT_FINAL_STATE else None
+    states = flags & (dw.OUTPUT_FINAL_STATE | dw.OVERWRITE_INITIAL_STATE)
+    return outputs, outputs if states else None

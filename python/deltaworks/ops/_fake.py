@@ -41,7 +41,17 @@ def tracing() -> bool:
 def forward(*arguments):
     """Outputs of deltaworks::forward, without data."""
     *options, tensors, ports = arguments
-    inputs = _by_port(tensors, ports)
+    return _forward(options, _by_port(tensors, ports))
+
+
+def forward_in_place(*arguments):
+    """The output of deltaworks::forward_in_place, without data."""
+    *options, tensors, ports, initial_state = arguments
+    (o,) = _forward(options, {**_by_port(tensors, ports), dw.INITIAL_STATE: initial_state})
+    return o
+
+
+def _forward(options, inputs):
     outputs = _forward_outputs(options[1], inputs)
     _judge(dw.FORWARD, options, inputs, outputs)
     like = inputs[dw.Q]
@@ -99,7 +109,7 @@ def _forward_outputs(flags, inputs):
     heads = torch.sym_max(_extent(q, 1), _extent(v, 1))
     value_dim = _extent(v, 2)
     outputs = {dw.OUT: ((_extent(q, 0), heads, value_dim), q.dtype)}
-    if flags & dw.OUTPUT_FINAL_STATE:
+    if flags & dw.OUTPUT_FINAL_STATE and not flags & dw.OVERWRITE_INITIAL_STATE:
         sequences = _extent(cu_seqlens, 0) - 1
         if isinstance(sequences, int):
             sequences = max(sequences, 0)

@@ -52,7 +52,8 @@ def gated_delta_net(
         initial_state: [N, HO, V, K], float32, bfloat16 or float16; None: zeros.
         output_final_state: also return the states after the last tokens.
         use_qk_l2norm_in_kernel: divide the rows of q and k by sqrt(sum x^2 + 1e-6).
-        batch_invariant: a sequence's results do not depend on the batch (they never do here).
+        batch_invariant: a sequence's results do not depend on the batch: always so on the CPU; on
+            a card long sequences are then not cut into segments.
         use_beta_sigmoid_in_kernel: beta holds logits.
         allow_neg_eigval: double beta after the sigmoid; needs use_beta_sigmoid_in_kernel.
         safe_gate: the decay's logarithm is -exp(a_log) softplus(g + dt_bias).
@@ -61,13 +62,14 @@ def gated_delta_net(
         checkpoint_every_n_tokens: states along the way; no engine has them yet.
         checkpoint_dtype: their dtype, that of q or float32; None: that of q.
         plan_name: pins an engine, forward and backward ("gdn_cpu"); None: the first that accepts.
-        overwrite_initial_state: states in place; no engine has them yet.
+        overwrite_initial_state: the final states replace initial_state, which is itself returned as
+            final_state. It must not overlap itself; no input may require a gradient in grad mode.
         state_indices: [N], int32: initial_state is a pool and these are its rows; no engine has
             them yet.
 
     Returns:
         (o, final_state): o [T, HO, V] in the dtype of q; final_state [N, HO, V, K] in the dtype of
-        initial_state (float32 without one), or None unless asked for.
+        initial_state (float32 without one), or None unless asked for or in place.
 
     Raises:
         ValueError: shapes, combinations, option values, malformed cu_seqlens.

@@ -37,6 +37,13 @@ def _translating(operator):
     return kernel
 
 
+def overwrite(*arguments):
+    """forward_in_place, counted as a write of initial_state: the dispatcher leaves that to us."""
+    o = forward_in_place(*arguments)
+    torch.autograd.graph.increment_version(arguments[-1])
+    return o
+
+
 def _failure(status, text, like):
     raise from_status(status, text)
 
@@ -48,11 +55,19 @@ def _failure_fake(status, text, like):
 
 
 forward = torch.ops.deltaworks.forward.default
+forward_in_place = torch.ops.deltaworks.forward_in_place.default
 backward = torch.ops.deltaworks.backward.default
 torch.library.register_fake("deltaworks::forward", _fake.forward, lib=_library)
+torch.library.register_fake("deltaworks::forward_in_place", _fake.forward_in_place, lib=_library)
 torch.library.register_fake("deltaworks::backward", _fake.backward, lib=_library)
 
 _define("graph_forward", f"({_ARGUMENTS}) -> Tensor[]", _translating(forward), _fake.forward)
+_define(
+    "graph_forward_in_place",
+    f"({_ARGUMENTS}, Tensor(a!) initial_state) -> Tensor",
+    _translating(overwrite),
+    _fake.forward_in_place,
+)
 _define(
     "graph_backward",
     f"({_ARGUMENTS}, int wanted) -> Tensor[]",
@@ -63,6 +78,7 @@ _define(
 _define("graph_failure", "(int status, str text, Tensor like) -> Tensor", _failure, _failure_fake)
 
 graph_forward = torch.ops.deltaworks.graph_forward.default
+graph_forward_in_place = torch.ops.deltaworks.graph_forward_in_place.default
 graph_backward = torch.ops.deltaworks.graph_backward.default
 graph_failure = torch.ops.deltaworks.graph_failure.default
 torch.fx.node.has_side_effect(graph_failure)  # kept where its output is not used

@@ -13,6 +13,7 @@ class Operation(NamedTuple):
     name: str
     inputs: tuple[tuple[int, str], ...]  # port, argument name
     required: int  # bits of the inputs that must be there
+    state: int  # where initial_state is among the inputs
     gradients: tuple[int, ...]  # the gradient's port for each input; -1: not differentiable
     outputs: tuple[tuple[int, int], ...]  # port of each output, of the gradient that flows into it
 
@@ -24,6 +25,7 @@ def _by_port(row: _operations.Operation) -> Operation:
         row.name,
         tuple(inputs),
         sum(1 << _PORTS[name] for name in row.required),
+        inputs.index((dw.INITIAL_STATE, "initial_state")),
         tuple(_PORTS[row.gradients[x]] if x in row.gradients else -1 for _, x in inputs),
         tuple((_PORTS[output], _PORTS[flow]) for output, flow in row.flows.items()),
     )

@@ -10,7 +10,10 @@ from deltaworks.testing.arrays import empty, require_match, require_memory
 
 
 class Run:
-    """A problem's plan with everything that an execution needs: inputs, outputs, workspace."""
+    """A problem's plan with everything that an execution needs: inputs, outputs, workspace.
+
+    The inputs are kept: an initial_state that is overwritten is a copy, outputs["final_state"].
+    """
 
     def __init__(self, problem: Problem, inputs: dict[str, np.ndarray]):
         """Raises if the inputs are not what the problem describes, or no engine takes it."""
@@ -19,19 +22,28 @@ class Run:
         self.plan = _library.Plan(problem.struct())
         self.outputs = {name: empty(tensor) for name, tensor in problem.outputs.items()}
         self._inputs = inputs  # their memory
+        self._overwrites = problem.overwrites
         self._workspace = np.empty(self.plan.workspace_bytes, np.uint8)
+        arrays = inputs | self.outputs
+        if problem.overwrites:
+            arrays["initial_state"] = arrays.pop("final_state")
         self._pointers = {
-            _library.PORTS.index(name): array.ctypes.data
-            for name, array in (inputs | self.outputs).items()
+            _library.PORTS.index(name): array.ctypes.data for name, array in arrays.items()
         }
 
     def execute(self) -> None:
         """Writes the outputs."""
+        self._set_states()
         self.plan.execute(self._pointers, self._workspace.ctypes.data)
 
     def time(self, calls: int) -> tuple[float, float]:
         """Seconds of an execution and of the kernels in it, medians of `calls`."""
+        self._set_states()
         return self.plan.time(self._pointers, self._workspace.ctypes.data, calls)
+
+    def _set_states(self):
+        if self._overwrites:
+            self.outputs["final_state"][...] = self._inputs["initial_state"]
 
 
 def run_problem(

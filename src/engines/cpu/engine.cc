@@ -110,6 +110,9 @@ class CpuExecutable final : public Executable {
     for (int port = 0; port < kPortCount; ++port) {
       args.tensors[port] = {pack.pointers[port], problem_.tensors[port]};
     }
+    // Each item reads its part of the states before it writes it.
+    args.tensors[index(Port::kFinalState)] =
+        args.tensors[index(final_state_port(problem_.options))];
     return args;
   }
 
@@ -217,8 +220,6 @@ class CpuEngine final : public Engine {
                   deltaworks::name(q.dtype))
             .need(!problem.has(Port::kStateIndices),
                   "state_indices must be absent (state pools are not supported yet)", "a tensor")
-            .need(!o.overwrite_initial_state,
-                  "overwrite_initial_state must be false (not supported yet)", "true")
             .need(o.checkpoint_every_n_tokens == 0,
                   "checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet)",
                   o.checkpoint_every_n_tokens));

@@ -15,6 +15,7 @@
 #include "engines/cuda/launch.h"
 #include "engines/cuda/params.h"
 #include "engines/cuda/plan.h"
+#include "problem/ports.h"
 #include "problem/validate.h"
 
 namespace deltaworks {
@@ -66,7 +67,7 @@ class CudaExecutable final : public Executable {
     params_.dt_bias = view(Port::kDtBias);
     params_.initial_state = view(Port::kInitialState);
     params_.o = view(Port::kO);
-    params_.final_state = view(Port::kFinalState);
+    params_.final_state = view(final_state_port(o));
     params_.scale =
         static_cast<float>(o.scale.value_or(1 / std::sqrt(static_cast<double>(dims.K))));
     params_.l2norm = o.use_qk_l2norm;
@@ -105,7 +106,7 @@ class CudaExecutable final : public Executable {
     point(p.dt_bias, Port::kDtBias);
     point(p.initial_state, Port::kInitialState);
     point(p.o, Port::kO);
-    point(p.final_state, Port::kFinalState);
+    point(p.final_state, final_state_port(problem_.options));
     cuda::launch_forward(problem_.op, p, device_, workspace, stream);
   }
 
@@ -157,11 +158,9 @@ class CudaEngine final : public Engine {
                   "q k v must be bfloat16 or float16", deltaworks::name(q.dtype))
             .need(takes(dims.K), "the key dimension must be a multiple of 16 up to 256", dims.K)
             .need(takes(dims.V), "the value dimension must be a multiple of 16 up to 256", dims.V)
-            .need(blocks <= kMaxBlocks, "at most 2^31 - 1 (chunk, head) pairs", blocks)
+            .need(blocks <= kMaxBlocks, "at most 2^31 - 1 blocks of a launch", blocks)
             .need(!problem.has(Port::kStateIndices),
                   "state_indices must be absent (state pools are not supported yet)", "a tensor")
-            .need(!o.overwrite_initial_state,
-                  "overwrite_initial_state must be false (not supported yet)", "true")
             .need(o.checkpoint_every_n_tokens == 0,
                   "checkpoint_every_n_tokens must be 0 (state checkpoints are not supported yet)",
                   o.checkpoint_every_n_tokens));
