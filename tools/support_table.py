@@ -3,7 +3,8 @@
     python -m tools.support_table           prints them
     python -m tools.support_table --write   puts them into the pages, between their markers
 
-Each row is a feature with a problem that needs it; each cell is the verdict of an engine's support
+The tables are those of tensors of the CPU. Each row is a feature with a problem that needs it; each
+cell is the verdict of an engine's support
 column on that problem, so that a condition cannot change without its table.
 """
 
@@ -107,7 +108,7 @@ def head_dims(variant, axis, plan):
 def table(variant):
     """Markdown of one operation: features by plans, then every plan's conditions."""
     found = verdicts(f"{variant}:fwd:fp32:{DIMS}")
-    plans = list(found)
+    plans = [plan for plan in found if "tensors must be in CPU memory" in found[plan].conditions]
     lines = [
         "| | " + " | ".join(f"`{plan}`" for plan in plans) + " |",
         "|---|" + "---|" * len(plans),

@@ -196,11 +196,13 @@ DW_API const char* dw_plan_configuration(const dw_plan* plan); /* "AVX2, 2 threa
 /* What an execution needs; may be 0. */
 DW_API size_t dw_plan_workspace_bytes(const dw_plan* plan);
 /* Runs the plan on the base pointers of its tensors, by port; `count` is the length of the array.
- * `workspace` holds dw_plan_workspace_bytes() of any content and alignment; one execution at a time
- * may use it. Inputs are not written, but for an initial_state with DW_OVERWRITE_INITIAL_STATE;
- * what is written may overlap neither other inputs nor one another.
- * Allocates nothing. `stream` is not read on the CPU. Fails before anything is written if
- * cu_seqlens is malformed or a pointer is missing. */
+ * `workspace` holds dw_plan_workspace_bytes() of any content and alignment in the memory that the
+ * tensors are in; one execution at a time may use it. Inputs are not written, but for an
+ * initial_state with DW_OVERWRITE_INITIAL_STATE; what is written may overlap neither other inputs
+ * nor one another. Allocates nothing. `stream` is a cudaStream_t of the tensors' card (NULL: the
+ * default one), on which the call is enqueued; it is not read on the CPU. Fails before anything is
+ * written if a pointer is missing or, on the CPU, cu_seqlens is malformed (on a card with
+ * DELTAWORKS_CHECK). */
 DW_API dw_status dw_plan_execute(const dw_plan* plan, void* const* pointers, size_t count,
                                  void* workspace, void* stream);
 /* Seconds a call, the median of `calls`, of dw_plan_execute and of the kernels inside it, called

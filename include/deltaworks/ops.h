@@ -32,7 +32,7 @@
 
 namespace deltaworks {
 
-// Memory that calls share, one call at a time. Grows where a plan asks for more.
+// Memory of the host that calls share, one call at a time. Grows where a plan asks for more.
 class Workspace {
  public:
   void* reserve(std::size_t bytes) {
@@ -81,17 +81,32 @@ struct GatedDeltaNetBackward {
   Pack pack() const;
 };
 
-// Run a call. Throw Error before anything is written: kInvalidValue for shapes, combinations and
-// malformed cu_seqlens, kInvalidType for dtypes, kNotSupported with every engine's reasons.
+namespace detail {
+
+inline Plan find_host_plan(const Problem& problem) {
+  if (problem[Port::kQ].device.type != DeviceType::kCpu) {
+    throw Error(
+        Status::kInvalidValue,
+        "a Workspace is memory of the host: find_plan and Plan::execute take a workspace in "
+        "the memory of the tensors");
+  }
+  return find_plan(problem);
+}
+
+}  // namespace detail
+
+// Run a call on the CPU. Throw Error before anything is written: kInvalidValue for shapes,
+// combinations and malformed cu_seqlens, kInvalidType for dtypes, kNotSupported with every engine's
+// reasons. Tensors on a card: find_plan and Plan::execute.
 inline void gated_delta_net_forward(const GatedDeltaNetForward& call, Workspace& workspace,
                                     void* stream = nullptr) {
-  const Plan plan = find_plan(call.problem());
+  const Plan plan = detail::find_host_plan(call.problem());
   plan.execute(call.pack(), workspace.reserve(plan.workspace_bytes()), stream);
 }
 // As gated_delta_net_forward.
 inline void gated_delta_net_backward(const GatedDeltaNetBackward& call, Workspace& workspace,
                                      void* stream = nullptr) {
-  const Plan plan = find_plan(call.problem());
+  const Plan plan = detail::find_host_plan(call.problem());
   plan.execute(call.pack(), workspace.reserve(plan.workspace_bytes()), stream);
 }
 

@@ -45,8 +45,10 @@ class Plan {
   std::size_t workspace_bytes() const { return dw_plan_workspace_bytes(plan_.get()); }
 
   // Runs on the caller's memory; allocates nothing. Throws Error(kInvalidValue) before anything is
-  // written if cu_seqlens is malformed or a pointer is missing. `workspace` holds workspace_bytes()
-  // of any content and alignment. `stream` is not read on the CPU.
+  // written if a pointer is missing or, on the CPU, cu_seqlens is malformed (on a card only with
+  // DELTAWORKS_CHECK). `workspace` holds workspace_bytes() of any content and alignment in the
+  // memory that the tensors are in. `stream` is a cudaStream_t, null for the default one, of the
+  // tensors' card, on which the call is enqueued; it is not read on the CPU.
   void execute(const Pack& pack, void* workspace, void* stream = nullptr) const {
     detail::require(dw_plan_execute(plan_.get(), pack.pointers.data(), pack.pointers.size(),
                                     workspace, stream));

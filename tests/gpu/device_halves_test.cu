@@ -1,6 +1,7 @@
-// 16-bit floats: rounding, pairs of them, what rounding leaves, and bounded numbers; against
-// core/convert.h, bit for bit, but for the payloads of NaN.
+// 16-bit floats: rounding, pairs of them, what rounding leaves, and bounded numbers, against
+// core/convert.h bit for bit, but for the payloads of NaN; norms of rows and their scales.
 #include "device_kit.cuh"
+#include "engines/cuda/device/norm.cuh"
 
 namespace deltaworks::cuda::device_test {
 namespace {
@@ -99,20 +100,18 @@ void test_rests(const std::string& name, const Rounded& on_card) {
   report(name + " head + rounded rest", worst, bound);
 }
 
-// bf16: nothing rounds to an infinity any more, what rounds to less than the largest finite number
-// keeps its bits, NaN stays. fp16: every bit stays.
+// Nothing rounds to an infinity any more, what rounds to less than the largest finite number keeps
+// its bits, NaN stays.
 template <class Half>
 void test_bounds(const std::string& name, const Rounded& on_card) {
-  constexpr std::uint16_t kLargest = 0x7f7f;
+  constexpr std::uint16_t kLargest = std::is_same_v<Half, __half> ? 0x7bff : 0x7f7f;
   int wrong = 0;
   for (std::size_t i = 0; i < on_card.x.size(); ++i) {
     const float x = on_card.x[i], got = on_card.bounds[i];
-    if (std::is_same_v<Half, __half>) {
-      wrong += std::bit_cast<std::uint32_t>(got) != std::bit_cast<std::uint32_t>(x);
-    } else if (std::isnan(x) || (bf16_from_float(x) & 0x7fff) < kLargest) {
+    if (std::isnan(x) || (bits_of<Half>(x) & 0x7fff) < kLargest) {
       wrong += !same(got, x);
     } else {
-      wrong += bf16_from_float(got) != (std::signbit(x) ? kLargest | 0x8000 : kLargest);
+      wrong += bits_of<Half>(got) != (std::signbit(x) ? kLargest | 0x8000 : kLargest);
     }
   }
   report(name + " bounded", wrong, 0);
@@ -148,6 +147,64 @@ void test_widening(const std::string& name) {
   report(name + " unpacked", wrong_pairs, 0);
 }
 
+// By what a key is multiplied: a power of two that leaves at most 1 of its inverse norm, of fp16
+// where the norm is below 1 or above 64; of bf16 always 1.
+template <class Half>
+__global__ void scale_kernel(const float* x, int count, float* scales) {
+  const int i = thread_number();
+  if (i < count) scales[i] = row_scale<Half>(x[i]);
+}
+
+template <class Half>
+void test_scales(const std::string& name) {
+  std::vector<float> x;
+  for (float exponent = -12; exponent <= 10; exponent += 0.01f) x.push_back(std::exp2(exponent));
+  for (int exponent = -12; exponent <= 10; ++exponent) {
+    for (float side : {0.0f, 4.0f}) x.push_back(std::nextafter(std::ldexp(1.0f, exponent), side));
+    x.push_back(std::ldexp(1.0f, exponent));
+  }
+  const OnCard<float> card_x(x), scales(x.size());
+  scale_kernel<Half>
+      <<<blocks_for(x.size()), 256>>>(card_x.get(), static_cast<int>(x.size()), scales.get());
+  finish(name);
+  const std::vector<float> got = scales.fetch();
+  int wrong = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const bool scaled = std::is_same_v<Half, __half> && (x[i] > 1 || x[i] < 1.0f / 64);
+    wrong += got[i] != (scaled ? std::exp2(std::ceil(std::log2(static_cast<double>(x[i])))) : 1.0);
+  }
+  report(name + " scale of a key", wrong, 0);
+}
+
+template <class Half>
+__global__ void norm_kernel(const Half* x, float* norms) {
+  __shared__ alignas(16) unsigned char memory[Tile<Half, 64, 128>::kBytes];
+  const Tile<Half, 64, 128> tile(memory);
+  for (int i = threadIdx.x; i < 64 * 128; i += 64) tile.at(i / 128, i % 128) = x[i];
+  __syncthreads();
+  norms[threadIdx.x] = inverse_norm(tile, threadIdx.x);
+}
+
+template <class Half>
+void test_norms(const std::string& name) {
+  std::vector<float> rows = normal(64 * 128);
+  for (int i = 0; i < 64 * 128; ++i) rows[i] *= std::ldexp(1.0f, i / 128 % 16 - 10);
+  for (int j = 0; j < 128; ++j) rows[5 * 128 + j] = 0;
+  const std::vector<Half> x = rounded<Half>(rows);
+  const OnCard<Half> card_x(x);
+  const OnCard<float> norms(64);
+  norm_kernel<<<1, 64>>>(card_x.get(), norms.get());
+  finish(name);
+  const std::vector<float> got = norms.fetch();
+  double worst = 0;
+  for (int i = 0; i < 64; ++i) {
+    double sum = 1e-6;
+    for (int j = 0; j < 128; ++j) sum += std::pow(static_cast<float>(x[i * 128 + j]), 2.0);
+    keep_largest(worst, std::abs(got[i] * std::sqrt(sum) - 1));
+  }
+  report(name + " inverse norms", worst, 128 * 0x1p-24);  // 128 additions, and rsqrt's 2 ulp
+}
+
 template <class Half>
 void test_half(const std::string& name) {
   const Rounded on_card = round_on_card<Half>(name);
@@ -155,6 +212,8 @@ void test_half(const std::string& name) {
   test_rests<Half>(name, on_card);
   test_bounds<Half>(name, on_card);
   test_widening<Half>(name);
+  test_scales<Half>(name);
+  test_norms<Half>(name);
 }
 
 }  // namespace

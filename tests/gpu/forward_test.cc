@@ -194,17 +194,21 @@ TEST(CudaForward, RepeatsAndFirstCallsAgree) {
   expect_same_bits(first, run_on_card(call, inputs, 20));
 }
 
-// Whatever cu_seqlens holds, nothing out of bounds is touched; run under memcheck.
+// Whatever cu_seqlens holds, nothing out of bounds is touched; run under memcheck. The longer calls
+// are cut where the offsets give a sequence that is long enough.
 TEST(CudaForward, HostileOffsets) {
-  const std::vector<std::int64_t> rows[] = {
-      {5, 3, 1}, {-7, 1000000, 20}, {0, std::int64_t{1} << 40, -1}, {100, 100, 100}, {0, 90, 10}};
-  for (const auto& offsets : rows) {
-    const Call call{.dims = make_dims(100, 1, 1, 1, 64, 64),
-                    .offsets = offsets,
-                    .options = {.use_qk_l2norm = true},
-                    .types = types(kBf16),
-                    .decay = 0.1};
-    run_on_card(call, make_inputs(call, 7));
+  constexpr std::int64_t kHuge = std::int64_t{1} << 40;
+  for (std::int64_t T : {100, 1541}) {
+    const std::vector<std::int64_t> rows[] = {{5, 3, 1}, {-7, kHuge, 20}, {0, kHuge, -1},
+                                              {T, T, T}, {0, T - 10, 10}, {0, -kHuge, T}};
+    for (const auto& offsets : rows) {
+      const Call call{.dims = make_dims(T, 1, 1, 1, 64, 64),
+                      .offsets = offsets,
+                      .options = {.use_qk_l2norm = true},
+                      .types = types(kBf16),
+                      .decay = 0.1};
+      run_on_card(call, make_inputs(call, 7));
+    }
   }
 }
 

@@ -58,6 +58,10 @@ def moved(problem: Problem, device=DEVICE) -> Problem:
     return dataclasses.replace(problem, inputs=inputs)
 
 
+def replaced(problem: Problem, **inputs) -> Problem:
+    return dataclasses.replace(problem, inputs=problem.inputs | inputs)
+
+
 def with_options(problem: Problem, **options) -> Problem:
     return dataclasses.replace(problem, options=problem.options | options)
 

@@ -1,6 +1,6 @@
 """Profiler figures of the kernels of two calls, a full card and one long sequence, as JSON.
 
-    python profile_kernels.py OUT.json     (runs itself under ncu)
+    python profile_kernels.py     (runs itself under ncu)
 
 The profiler fixes the card's clock and runs kernels one at a time, so that its times are no
 benchmark; they and the fractions of peak rates say what limits a kernel.
@@ -9,9 +9,9 @@ benchmark; they and the fractions of peak rates say what limits a kernel.
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 CASES = {
     "4 x 8192, 16 / 32 heads": (4, 8192, 16, 32),
@@ -20,7 +20,7 @@ CASES = {
 WARM_UP = 2  # calls that are not profiled
 SECTIONS = ("SpeedOfLight", "Occupancy", "WarpStateStats", "ComputeWorkloadAnalysis", "LaunchStats")
 COLUMNS = {
-    "gpu__time_duration.sum": "us",
+    "gpu__time_duration.sum": "ns",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "compute_percent",
     "l1tex__throughput.avg.pct_of_peak_sustained_active": "l1_percent",
     "lts__throughput.avg.pct_of_peak_sustained_elapsed": "l2_percent",
@@ -49,6 +49,10 @@ def call(name):
     torch.cuda.synchronize()
 
 
+def number(text):
+    return float(text.replace(",", ""))
+
+
 def profile(name):
     """[{kernel, figures}] of the last call."""
     command = ["ncu", "--csv", "--page", "raw", "-k", "regex:find_off|prepare|walk|fix_up"]
@@ -63,15 +67,14 @@ def profile(name):
     head, _, *rows = csv.reader(io.StringIO("\n".join(lines)))  # the second row holds units
     rows = rows[-(len(rows) // (WARM_UP + 1)) :]
     return [
-        {"kernel": row[head.index("Kernel Name")].split("<")[0].split("::")[-1].split("(")[0]}
-        | {short: row[head.index(name)] for name, short in COLUMNS.items() if name in head}
+        {"kernel": re.search(r"\w+(?=[<(])", row[head.index("Kernel Name")])[0]}
+        | {short: number(row[head.index(name)]) for name, short in COLUMNS.items() if name in head}
         for row in rows
     ]
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--call":
+    if sys.argv[1:2] == ["--call"]:
         call(sys.argv[2])
     else:
-        figures = {name: profile(name) for name in CASES}
-        Path(sys.argv[1]).write_text(json.dumps(figures, indent=1))
+        print(json.dumps({name: profile(name) for name in CASES}, indent=1))

@@ -118,6 +118,38 @@ def zero_rows_everywhere():
 
 
 @test
+def keys_and_values_of_any_size():
+    """Keys that the operator normalises, from zero to a norm of 1000; values up to 100."""
+    for io, size in itertools.product(IO, (1e-3, 1.0, 100.0)):
+        if io == "fp16" and size < 1:
+            continue  # its own subnormals
+        problem = build(Case((150, 65), 0, (2, 2, 4), 64, 48, io, l2norm=True))
+        k, v = problem.inputs["k"], problem.inputs["v"]
+        k[:] = torch.nn.functional.normalize(k.float(), dim=-1)
+        v[:] = size * v.float()
+        for norms in ((0.0, 1e-3, 0.05, 0.7, 1.0, 10.0, 100.0, 1000.0), (1e-3,), (1000.0,)):
+            lengths = torch.tensor(norms)[torch.arange(len(k)) % len(norms)]
+            scaled = (k.float() * lengths[:, None, None]).to(k.dtype)
+            check(kit.replaced(problem, k=scaled))
+
+
+@test
+def large_values_in_fp16_stay_within_their_token():
+    """A value less its prediction may pass 65504 while states do not."""
+    problem = build(Case((128,), 0, (1, 1, 1), 64, 64, "fp16", l2norm=True, state=None))
+    k, v = problem.inputs["k"], problem.inputs["v"]
+    k[:] = k[:1].clone()
+    v[:] = -40000
+    problem.inputs["g"][:] = -0.1
+    problem.inputs["beta"][:] = 0.5
+    before = run(problem)
+    v[75] = 40000
+    after = run(problem)
+    assert all(x.isfinite().all() for x in (*before.values(), *after.values()))
+    assert torch.equal(before["o"][:75], after["o"][:75])
+
+
+@test
 def gates_after_many_resets_keep_their_digits():
     """An fp32 prefix sum past the resets would have lost the small gates that follow."""
     for io in IO:

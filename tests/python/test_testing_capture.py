@@ -51,6 +51,17 @@ def test_a_numpy_call(tmp_path):
     assert os.listdir(tmp_path) == ["call.safetensors"]
 
 
+def test_a_call_on_a_card_is_kept_for_the_cpu(tmp_path):
+    here = Problem("gdn:fwd:bf16:N1T9H2K16V16")
+    path = tmp_path / "call.safetensors"
+    with capture(path) as seen:
+        seen(Problem(f"{here}:device=cuda0").struct(), make_inputs(here))
+    assert str(seen.problem) == f"{here}:device=cuda0"
+    read, arrays = read_capture(path)
+    assert read == here
+    assert np.isfinite(run_problem(read, arrays)["o"].astype(np.float32)).all()
+
+
 def test_the_metadata(tmp_path):
     problem, path = Problem(STRIDED), tmp_path / "call.safetensors"
     with capture(path):

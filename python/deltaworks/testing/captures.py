@@ -47,6 +47,10 @@ class Capture:
         except (ValueError, TypeError):
             return  # not valid, has no string: the operator raises the same, and says more
         self.problem = problem
+        here = problem.struct()  # the values are brought to the CPU
+        for tensor in here.described():
+            tensor.device_type, tensor.device_index = _library.CPU, 0
+        problem = Problem.from_struct(here)
         described = problem.inputs
         arrays = {
             name: _values(tensors[name], DTYPES[tensor.dtype], name)

@@ -28,7 +28,8 @@ constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;  // of a grid's
 std::int64_t most_blocks(const Dims& dims) {
   const auto blocks = [](std::int64_t columns) { return (columns + 63) / 64; };
   const std::int64_t chunks = dims.T / cuda::kChunk, values = blocks(dims.V);
-  return dims.HO * std::max(chunks + dims.N, dims.N * values + chunks * (values + blocks(dims.K)));
+  const std::int64_t walks = dims.N * values + chunks * (values + blocks(dims.K));
+  return std::max({dims.HO * std::max(chunks + dims.N, walks), dims.HO, 2 * dims.N});
 }
 
 bool is_aligned(std::int64_t stride) { return stride % 8 == 0; }

@@ -17,9 +17,10 @@ namespace deltaworks::cuda {
 inline constexpr int kChunk = 64;  // tokens
 
 // The factors of a chunk's rows, as floats: `read_k` and `read_q` [64] of the rows of K S and Q S,
-// `write` [64] of the rows that the state is given, and the decay of the whole chunk; padded to
-// vectors of 16 bytes.
-inline constexpr int kReadK = 0, kReadQ = kChunk, kWrite = 2 * kChunk, kChunkDecay = 3 * kChunk;
+// `write` [64] of the rows that the state is given, the decay of the whole chunk, and whether keys
+// are to be multiplied by row_scale (device/norm.cuh); padded to vectors of 16 bytes.
+inline constexpr int kReadK = 0, kReadQ = kChunk, kWrite = 2 * kChunk;
+inline constexpr int kChunkDecay = 3 * kChunk, kKeysScaled = kChunkDecay + 1;
 inline constexpr int kRowFactors = 3 * kChunk + 4;
 
 // Lower triangular [64, 64] matrices lie as their 16 x 16 blocks on and below the diagonal, each as

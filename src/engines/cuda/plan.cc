@@ -45,7 +45,8 @@ double time_of(double pairs, double value_blocks, double key_blocks, std::int64_
 
 void divide(Params& p, const CardLimits& card, bool whole) {
   p.max_chunks = p.T / kChunk + p.N;
-  p.stages = static_cast<int>(shared_bytes(p.K, 2)) <= card.shared_bytes ? 2 : 1;
+  const bool fits = static_cast<int>(shared_bytes(p.K, 2)) <= card.shared_bytes;
+  p.stages = p.K <= 128 && fits ? 2 : 1;
   const std::int64_t all = std::max<std::int64_t>(ceil_div(p.T, kChunk), 1);
   p.segment_chunks = all;
   if (!whole && p.N > 0) {

@@ -48,19 +48,19 @@ __device__ inline float rest_of(float x) {
   return x - to_float(from_float<Half>(x));
 }
 
+template <HalfType Half>
+inline constexpr float kLargest = std::is_same_v<Half, __half> ? 65504.0f : 3.3895e38f;
+
 // The number itself, or the largest finite one of its sign where rounding would give an infinity;
-// NaN stays NaN. Of bf16 alone: fp16 overflows where sums are still meaningful, and must show it.
+// NaN stays NaN.
 template <HalfType Half>
 __device__ inline float bounded(float x) {
-  if constexpr (std::is_same_v<Half, __nv_bfloat16>) {
-    constexpr float kLargest = 3.3895e38f;
 #if __CUDA_ARCH__ >= 900
-    asm("min.NaN.xorsign.abs.f32 %0, %0, %1;" : "+f"(x) : "f"(kLargest));
+  asm("min.NaN.xorsign.abs.f32 %0, %0, %1;" : "+f"(x) : "f"(kLargest<Half>));
 #else
-    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(kLargest));
-    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-kLargest));
+  asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(kLargest<Half>));
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-kLargest<Half>));
 #endif
-  }
   return x;
 }
 

@@ -1,6 +1,6 @@
-// X = (I + A)^-1 of a strictly lower triangular A, [64, 64] fp32 in shared memory
-// and aligned to 16 bytes: the 16 x 16
-// blocks D on the diagonal by forward substitution, then each column of blocks j by itself,
+// X = (I + A)^-1 of a strictly lower triangular A, [64, 64] fp32 in shared memory and aligned to 16
+// bytes: the 16 x 16 blocks D on the diagonal by forward substitution, then each column of blocks j
+// by itself,
 //
 //   X_jj = D_j^-1,   X_ij = -D_i^-1 sum_{j <= m < i} A_im X_mj      i > j,
 //

@@ -1,6 +1,6 @@
 // Products of fp32 matrices on tensor cores (mma.m16n8k8 on tf32), about as exact as fp32: each
-// factor is split into a head that tf32 holds and the rest, and the product of the two rests, below
-// 2^-22 of the whole, is left out.
+// factor is split into a head that tf32 holds and the rest; the product of the two rests, and what
+// tf32 cuts off them, is left out: at most 2^-19 of a product, 2^-21 on average.
 //
 // The middle axis may be taken in any order, alike in both factors. Here the operands' slots t and
 // t + 4 are elements 2t and 2t + 1: then an accumulator is a left operand as it stands, and a

@@ -1,15 +1,9 @@
-// Sums across the lanes of a warp, in an order that does not depend on anything.
+// Prefix sums by a warp, in an order that does not depend on anything.
 #pragma once
 
 namespace deltaworks::cuda::device {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
-
-// The sum over all lanes, in every lane.
-__device__ inline float warp_sum(float x) {
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
-  return x;
-}
 
 // The sum over the lanes up to this one.
 __device__ inline float warp_prefix_sum(float x) {

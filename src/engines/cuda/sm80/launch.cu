@@ -42,7 +42,7 @@ class OnDevice {
 };
 
 // Calls f.template operator()<PrepConfig, WalkConfig>() for the io type, the padded dimensions and
-// the stages of a walk. With 256 keys two stages would not fit into any card's shared memory.
+// the stages of a walk. With 256 keys two stages would leave one block a multiprocessor.
 template <class F>
 auto with_config(DType io, int K, int stages, F&& f) {
   using namespace sm80;
@@ -136,7 +136,7 @@ Card card(int device) {
     cudaGetLastError();  // not sticky
     return {.problem = cudaGetErrorString(status)};
   }
-  if (device >= count) return {.problem = cat("device ", device, " of ", count)};
+  if (device < 0 || device >= count) return {.problem = cat("device ", device, " of ", count)};
   const auto attribute = [device](cudaDeviceAttr which) {
     int value = 0;
     require(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");

@@ -1,14 +1,15 @@
 // What a chunk gives without the state, for each chunk and head; with `fade` the decay from token
 // j to token i (decay.cuh):
 //
-//   rows    factors of the chunk's rows (params.h), with 1/|q|, 1/|k| where the operation
-//   normalises scores  P_ij = fade q_i k_j                                  i >= j solve   (I +
-//   A)^-1 diag(beta),  A_ij = beta_i fade k_i k_j   i > j   and what rounding leaves
+//   P_ij = fade q_i k_j             i >= j     `scores`
+//   A_ij = beta_i fade k_i k_j      i > j
+//   (I + A)^-1 diag(beta)                      `solve`, and what rounding leaves of it
 //
-// Norms scale the products in fp32; no normalised row is rounded. Rows past a chunk's end are zeros
-// with beta = 0 and g = 0: they neither write nor decay. Each warp has 16 rows of both products,
-// and then a column of blocks of the inverse: the first has the fewest of the one and the most of
-// the other.
+// and the factors of the chunk's rows (params.h), with 1/|q| and 1/|k| where the operation
+// normalises. Norms scale products in fp32; no normalised row is rounded. Rows past a chunk's end
+// are zeros with beta = 0 and g = 0: they neither write nor decay. Each warp has 16 rows of both
+// products, and then a column of blocks of the inverse: the first has the fewest of the one and the
+// most of the other.
 #pragma once
 
 #include "engines/cuda/device/chunks.cuh"
@@ -16,6 +17,7 @@
 #include "engines/cuda/device/gate.cuh"
 #include "engines/cuda/device/inverse.cuh"
 #include "engines/cuda/device/mma.cuh"
+#include "engines/cuda/device/norm.cuh"
 #include "engines/cuda/device/warp.cuh"
 #include "engines/cuda/sm80/config.h"
 #include "engines/cuda/sm80/decay.cuh"
@@ -35,22 +37,6 @@ struct PrepShared {
   };
   float gate[kChunk], beta[kChunk], inverse_q[kChunk], inverse_k[kChunk];
 };
-
-// 1 / sqrt(|row|^2 + 1e-6) of a tile's row by one thread.
-template <class Tile>
-__device__ inline float inverse_norm(const Tile& tile, int row) {
-  float sum = 0;
-#pragma unroll 4
-  for (int c = 0; c < Tile::kVectors; ++c) {
-    const auto* vector = tile.vector(row, c);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const float x = device::to_float(vector[e]);
-      sum += x * x;
-    }
-  }
-  return rsqrtf(sum + 1e-6f);
-}
 
 // Zeros to the outputs of rows past the last sequence; every block of the grid takes a part.
 __device__ inline void clear_rest(const Params& p) {
@@ -107,22 +93,32 @@ __global__ void __launch_bounds__(kThreads, Config::kBlocks)
   wait_async<0>();
   __syncthreads();  // rows, gates and betas are there
   if (warp == 0) prefix_sum_64(s.gate);
+  bool scaled = false;  // this thread's key
   if (threadIdx.x < kChunk) {
     s.inverse_q[row] = p.l2norm ? inverse_norm(q, row) : 1.0f;
+  } else if (p.l2norm) {
+    s.inverse_k[row] = inverse_norm(k, row);
+    scaled = row < chunk.rows && row_scale<Half>(s.inverse_k[row]) != 1;
   } else {
-    s.inverse_k[row] = p.l2norm ? inverse_norm(k, row) : 1.0f;
+    s.inverse_k[row] = 1;
   }
-  __syncthreads();  // sums and norms are there
+  scaled = __syncthreads_or(scaled);  // of any key; sums and norms are there
 
   const std::int64_t item = index * p.HO + head;
   using Decays = ChunkDecay<Variant::decay>;
   if (threadIdx.x < kChunk) {
     float* rows = p.rows + item * kRowFactors;
     const float last = s.gate[kChunk - 1], start = Decays::from_start(s.gate[row]);
-    rows[kReadK + row] = start * s.inverse_k[row];
+    const float scale = p.l2norm ? row_scale<Half>(s.inverse_k[row]) : 1.0f;
+    const float factor = s.inverse_k[row] / scale;  // exact
+    rows[kReadK + row] = start * factor;
     rows[kReadQ + row] = start * s.inverse_q[row];
-    rows[kWrite + row] = Decays::between(s.gate[row], last) * s.inverse_k[row];
-    if (row < 4) rows[kChunkDecay + row] = row == 0 ? Decays::from_start(last) : 0.0f;
+    rows[kWrite + row] = Decays::between(s.gate[row], last) * factor;
+    if (row == 0) {
+      rows[kChunkDecay] = Decays::from_start(last);
+      rows[kKeysScaled] = scaled ? 1.0f : 0.0f;
+      rows[kKeysScaled + 1] = rows[kKeysScaled + 2] = 0;  // padding
+    }
   }
 
   Accumulator kk[4][2], qk[4][2];  // blocks on and left of the diagonal

@@ -2,10 +2,12 @@
 // the transposed states S^T, [values, K] in fp32, of its own values in registers, and with what
 // prep.cuh gives makes of each chunk, all transposed, too:
 //
-//   R = V - read_k K S                 rows scaled by the factors of params.h
-//   U = solve R                      solve in two parts
+//   R = V - read_k K S
+//   U = solve R
 //   O = scale (read_q Q S + scores U)
 //   S = decay S + K^T (write U)
+//
+// with the factors of params.h, and solve in two parts.
 //
 // S^T, R^T and U^T are left operands straight from the registers that hold them: warps never wait
 // for one another but for the chunk's tiles. S, R and U are rounded to the io type where they
@@ -19,6 +21,7 @@
 #include "engines/cuda/device/copy.cuh"
 #include "engines/cuda/device/gate.cuh"
 #include "engines/cuda/device/mma.cuh"
+#include "engines/cuda/device/norm.cuh"
 #include "engines/cuda/sm80/config.h"
 #include "variants/traits.h"
 
@@ -52,6 +55,8 @@ class Walk {
   using FragmentA = device::FragmentA;
   static constexpr int kKeyTiles = Config::kK / 8;
   static constexpr int kBlocks = kChunk / 16;  // of a chunk's rows
+  // fp16 ends where states may still be fine; bf16 ends with fp32.
+  static constexpr bool kHalfIsNarrow = std::is_same_v<Half, __half>;
 
  public:
   // `value`: the first of the block's.
@@ -192,11 +197,27 @@ class Walk {
     }
   }
 
+  // Multiplies the rows of K by their powers of two, two lanes of a warp a row.
+  template <class TileT>
+  __device__ static void scale_keys(const TileT& k) {
+    const int row = threadIdx.x / 2;
+    const float scale = device::row_scale<Half>(device::inverse_norm(k, row));
+    __syncwarp();  // both lanes have read the row
+    for (int c = threadIdx.x % 2; c < TileT::kVectors; c += 2) {
+      Half* x = k.vector(row, c);
+      for (int e = 0; e < 8; ++e) x[e] = device::from_float<Half>(scale * device::to_float(x[e]));
+    }
+    __syncthreads();  // all rows are scaled
+  }
+
   __device__ void walk_chunk(Stage& stage) {
     using namespace device;
     const Tile<Half, kChunk, Config::kK> k(stage.k), q(stage.q);
     const Tile<Half, kChunk, Config::kVB> v(stage.v);
 
+    if constexpr (kHalfIsNarrow) {
+      if (stage.rows[kKeysScaled] != 0) scale_keys(k);
+    }
     Accumulator sums[kChunk / 8], out[kChunk / 8];  // (K S)^T, (Q S)^T
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
@@ -222,6 +243,7 @@ class Walk {
         for (int e = 0; e < 4; ++e) {
           float& x = sums[i * 2 + n].x[e];
           x = unpack<Half>(values.x[n * 2 + e / 2], e % 2) - x;
+          if constexpr (kHalfIsNarrow) x = bounded<Half>(x);  // as of U below
         }
       }
       r[i] = to_a<Half>(sums[i * 2], sums[i * 2 + 1]);
