@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]  # its place is not of the record
 BENCHMARK = [sys.executable, "-m", "deltaworks.cli", "bench", "cuda", "--json", "--plots"]
 PROGRAMS = ("deltaworks_device_test", "deltaworks_gpu_test", "deltaworks_gpu_overhead")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -66,7 +67,7 @@ class Record:
         )
         passed = result.returncode == 0
         seconds = round(time.monotonic() - start, 2)
-        output = (result.stdout + result.stderr).splitlines()[-150:]
+        output = (result.stdout + result.stderr).replace(f"{ROOT}/", "").splitlines()[-150:]
         print(f"{name:32} {'passed' if passed else 'FAILED'} {seconds} s", flush=True)
         if not passed:
             print("\n".join(output[-60:]), flush=True)
