@@ -44,6 +44,19 @@ std::int32_t torch_device(const dw_tensor& tensor) {
                                       : aoti_torch_device_type_cuda();
 }
 
+// A tensor of torch's allocator on the device of `like`. torch prints why there is no memory.
+Tensor allocate_as(std::int64_t ndim, const std::int64_t* shape, const std::int64_t* stride,
+                   std::int32_t dtype, const dw_tensor& like, void** data) {
+  AtenTensorHandle handle;
+  if (aoti_torch_empty_strided(ndim, shape, stride, dtype, torch_device(like), like.device_index,
+                               &handle) != AOTI_TORCH_SUCCESS) {
+    throw std::runtime_error("deltaworks[memory]: out of memory for what a call writes");
+  }
+  Tensor tensor(handle);
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, data));
+  return tensor;
+}
+
 }  // namespace
 
 dw_tensor describe(int port, AtenTensorHandle tensor, void** data) {
@@ -75,23 +88,13 @@ void* writable(AtenTensorHandle tensor) {
 }
 
 Tensor allocate(const dw_tensor& output, void** data) {
-  AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      output.ndim, output.shape, output.stride, torch_dtypes()[output.dtype], torch_device(output),
-      output.device_index, &handle));
-  Tensor tensor(handle);
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, data));
-  return tensor;
+  return allocate_as(output.ndim, output.shape, output.stride, torch_dtypes()[output.dtype], output,
+                     data);
 }
 
 Tensor allocate_bytes(std::size_t bytes, const dw_tensor& like, void** data) {
   const std::int64_t shape = static_cast<std::int64_t>(bytes), stride = 1;
-  AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, &shape, &stride, aoti_torch_dtype_uint8(),
-                                                  torch_device(like), like.device_index, &handle));
-  Tensor tensor(handle);
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, data));
-  return tensor;
+  return allocate_as(1, &shape, &stride, aoti_torch_dtype_uint8(), like, data);
 }
 
 void* current_stream(const dw_tensor& like) {

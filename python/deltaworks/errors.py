@@ -3,9 +3,12 @@
 Every failure has a status (c_api.h: dw_status) and a text; both are the same in every language.
 """
 
+import sys
+
 VALUE, TYPE, NOT_SUPPORTED, INTERNAL = 1, 2, 3, 4  # dw_status
 
-_PREFIX = "deltaworks["  # bindings/torch/ops.cc throws "deltaworks[<status>]: <text>"
+# bindings/torch throws "deltaworks[<status>]: <text>", and "deltaworks[memory]: <text>".
+_PREFIX = "deltaworks["
 
 
 class NotSupportedError(NotImplementedError):
@@ -26,4 +29,6 @@ def translated(error: RuntimeError) -> Exception:
     if not text.startswith(_PREFIX):
         return error
     status, _, rest = text[len(_PREFIX) :].partition("]: ")
+    if status == "memory":
+        return sys.modules["torch"].OutOfMemoryError(rest)
     return from_status(int(status), rest)

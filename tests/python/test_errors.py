@@ -407,3 +407,11 @@ def test_the_operator_works_after_errors():
         bad, bad_options = split(changes)
         failure(lambda bad=bad, o=bad_options: gated_delta_net(**bad, **o))
     assert same_bits(gated_delta_net(**tensors, **options)[0], expected)
+
+
+def test_memory_that_is_not_there_is_torchs_error():
+    T = 2**40
+    q = torch.zeros(1, 1, 8).expand(T, 1, 8)
+    g = torch.zeros(1, 1).expand(T, 1)
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory for what a call writes"):
+        gated_delta_net(q, q, q, g, g, torch.zeros(1, dtype=torch.int64))
