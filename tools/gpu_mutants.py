@@ -29,6 +29,9 @@ def build_program(target: Path) -> None:
 
 
 def main() -> int:
+    if len(sys.argv) != 2:
+        print("usage: python -m tools.gpu_mutants FOLDER", file=sys.stderr)
+        return 2
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     copy_tree(ROOT, SCRATCH)
