@@ -59,18 +59,27 @@ enum {
 };
 enum { DW_CPU = 0, DW_CUDA = 1, DW_OTHER_DEVICE = 2 };
 enum { DW_FORWARD = 0, DW_BACKWARD = 1 };
-enum { DW_GATED_DELTA_NET = 0 };
+enum {
+  DW_GATED_DELTA_NET = 0,
+  DW_KIMI_DELTA_ATTENTION,
+  DW_GATED_DELTA_NET_V2,
+  DW_GATED_DELTA_PRODUCT,
+  DW_MAMBA2,
+  DW_OP_COUNT
+};
 
 /* Ports: the tensors of an operation. T tokens of the packed batch, N sequences, K and V the key
- * and value dimensions, H, HK and HV the heads of q, k and v, HO = max(H, HV). */
+ * and value dimensions, H, HK and HV the heads of q, k and v, HO = max(H, HV). Shapes are those of
+ * gated_delta_net where no operation is named. */
 enum {
   DW_Q = 0,         /* [T, H, K]   */
-  DW_K,             /* [T, HK, K]  */
-  DW_V,             /* [T, HV, V]  */
-  DW_G,             /* [T, HO]     */
-  DW_BETA,          /* [T, HO]     */
-  DW_A_LOG,         /* [HO]        */
-  DW_DT_BIAS,       /* [HO]        */
+  DW_K,             /* [T, HK, K]; gated_delta_product: [T n, HK, K] or [T, n, HK, K] */
+  DW_V,             /* [T, HV, V]; gated_delta_product: [T n, HV, V] or [T, n, HV, V] */
+  DW_G,             /* [T, HO]; kimi_delta_attention, gated_delta_net_v2: [T, HO, K] */
+  DW_BETA,          /* [T, HO]; gated_delta_net_v2: [T, HO, K];
+                       gated_delta_product: [T n, HO] or [T, n, HO] */
+  DW_A_LOG,         /* [HO] */
+  DW_DT_BIAS,       /* [HO]; kimi_delta_attention, gated_delta_net_v2: [HO, K] */
   DW_CU_SEQLENS,    /* [N+1] int32 or int64 */
   DW_INITIAL_STATE, /* [N, HO, V, K] */
   DW_STATE_INDICES, /* [N] int32: initial_state is a pool of any number of rows */
@@ -86,7 +95,26 @@ enum {
   DW_DA_LOG,
   DW_DDT_BIAS,
   DW_D_INITIAL_STATE,
-  DW_PORT_COUNT
+  DW_W, /* [T, HO, V]; gated_delta_net_v2 */
+  DW_D, /* [H] or [H, P]; mamba2 */
+  DW_Z, /* [T, H, P]; mamba2 */
+  DW_DW,
+  DW_DD,
+  DW_DZ,
+  DW_PORT_COUNT,
+  /* mamba2 has names of its own for what the operations share. G groups of H heads. */
+  DW_C = DW_Q,     /* [T, G, N_state] */
+  DW_B = DW_K,     /* [T, G, N_state] */
+  DW_X = DW_V,     /* [T, H, P] */
+  DW_DT = DW_G,    /* [T, H] */
+  DW_A = DW_A_LOG, /* [H] */
+  DW_Y = DW_O,     /* [T, H, P]; states are [N, H, P, N_state] */
+  DW_DY = DW_DO,
+  DW_DC = DW_DQ,
+  DW_DB = DW_DK,
+  DW_DX = DW_DV,
+  DW_DDT = DW_DG,
+  DW_DA = DW_DA_LOG
 };
 
 enum { /* bits of dw_problem.flags */
@@ -99,7 +127,11 @@ enum { /* bits of dw_problem.flags */
        DW_OVERWRITE_INITIAL_STATE = 64, /* final states go there; DW_FINAL_STATE is absent */
        DW_REQUIRES_GRADIENT = 128,      /* take an engine only if it has the backward as well */
        DW_HAS_SCALE = 256,              /* scale is read; else K^-0.5 */
-       DW_HAS_CHECKPOINT_DTYPE = 512    /* checkpoint_dtype is read; else the dtype of q */
+       DW_HAS_CHECKPOINT_DTYPE = 512,   /* checkpoint_dtype is read; else the dtype of q */
+       DW_BETA_GUARD = 1024,
+       DW_HAS_GATE_LOWER_BOUND = 2048, /* gate_lower_bound is read; else -5 */
+       DW_DT_LINEAR = 4096,            /* dt + dt_bias is the step without a softplus */
+       DW_HAS_DT_MAX = 8192            /* dt_max is read; else infinity */
 };
 
 /* Where the elements of a tensor lie from its base pointer on; strides count elements, any are
@@ -130,6 +162,11 @@ typedef struct dw_problem {
   int64_t checkpoint_every_n_tokens;
   int32_t checkpoint_dtype; /* read with DW_HAS_CHECKPOINT_DTYPE */
   int32_t reserved;         /* 0 */
+  const char* gate;         /* of safe_gate a channel: "sigmoid", "softplus"; NULL: "sigmoid" */
+  double gate_lower_bound;  /* < 0; read with DW_HAS_GATE_LOWER_BOUND */
+  int64_t num_householder;  /* sub-steps a token of gated_delta_product, n >= 1 */
+  double dt_min;            /* of mamba2's step */
+  double dt_max;            /* read with DW_HAS_DT_MAX */
 } dw_problem;
 
 /* The sizes that a valid problem's tensors agree on. */

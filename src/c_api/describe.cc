@@ -14,7 +14,8 @@
 namespace deltaworks {
 namespace {
 
-static_assert(DW_PORT_COUNT == kPortCount && DW_D_INITIAL_STATE == index(Port::kDInitialState));
+static_assert(DW_PORT_COUNT == kPortCount && DW_DZ == index(Port::kDZ));
+static_assert(DW_OP_COUNT == kOpCount);
 static_assert(DW_OTHER == static_cast<int>(DType::kOther));
 
 // dw_problem as of version 0.1, which every caller has; a newer one's fields are zero for an older
@@ -30,11 +31,20 @@ void require(bool met, const Parts&... parts) {
 constexpr std::size_t kLargestVersion = 4096;  // that there will ever be
 
 // What a newer caller sets may change results: it is refused, not passed over.
-constexpr std::uint32_t kKnownFlags = 2 * DW_HAS_CHECKPOINT_DTYPE - 1;
+constexpr std::uint32_t kKnownFlags = 2 * DW_HAS_DT_MAX - 1;
 
 void judge_size(std::size_t size) {
   require(size >= kFirstVersion && size <= kLargestVersion,
           "struct_size must be sizeof(dw_problem) = ", sizeof(dw_problem), ", got ", size);
+}
+
+// A word that is absent or one of two.
+void judge_word(Op op, const char* what, const char* word, const char* first, const char* second,
+                Rule rule) {
+  if (word == nullptr || std::strcmp(word, first) == 0 || std::strcmp(word, second) == 0) return;
+  throw RuleError(
+      rule, Status::kInvalidValue,
+      cat(op_name(op), ": ", what, " must be '", first, "' or '", second, "', got '", word, "'"));
 }
 
 bool is_zero(const void* memory, std::size_t from, std::size_t to) {
@@ -53,8 +63,8 @@ Problem read(const dw_problem& problem) {
   require(is_zero(&problem, sizeof known, size), "fields past the ", sizeof known,
           " bytes that this library knows must be 0");
 
-  require(known.op == DW_GATED_DELTA_NET, "unknown operation ", known.op);
-  const char* op = op_name(static_cast<Op>(known.op));
+  require(known.op >= 0 && known.op < DW_OP_COUNT, "unknown operation ", known.op);
+  const auto op = static_cast<Op>(known.op);
   require(known.pass == DW_FORWARD || known.pass == DW_BACKWARD, "pass must be 0 or 1, got ",
           known.pass);
   require((known.flags & ~kKnownFlags) == 0, "unknown flags ", known.flags & ~kKnownFlags);
@@ -67,16 +77,13 @@ Problem read(const dw_problem& problem) {
     const std::int32_t port = known.tensors[i].port;
     require(port >= 0 && port < DW_PORT_COUNT, "unknown port ", port);
     const std::uint64_t bit = std::uint64_t{1} << port;
-    require(!(seen & bit), name(static_cast<Port>(port)), " is described twice");
+    require(!(seen & bit), name(op, static_cast<Port>(port)), " is described twice");
     seen |= bit;
-    require(known.tensors[i].reserved == 0, name(static_cast<Port>(port)),
+    require(known.tensors[i].reserved == 0, name(op, static_cast<Port>(port)),
             ": reserved must be 0, got ", known.tensors[i].reserved);
   }
-  const char* domain = known.gate_domain;
-  if (domain != nullptr && std::strcmp(domain, "log") != 0 && std::strcmp(domain, "linear") != 0) {
-    throw RuleError(Rule::kGateDomain, Status::kInvalidValue,
-                    cat(op, ": gate_domain must be 'log' or 'linear', got '", domain, "'"));
-  }
+  judge_word(op, "gate_domain", known.gate_domain, "log", "linear", Rule::kGateDomain);
+  judge_word(op, "gate", known.gate, "sigmoid", "softplus", Rule::kGate);
   Problem read = detail::problem_of(known);
   if (!read.plan_name.empty()) permanent_plan_name(read.op, read.plan_name);
   return read;

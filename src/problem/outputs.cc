@@ -9,8 +9,11 @@
 namespace deltaworks {
 namespace {
 
+// An extent, the axis counted from the front or, if negative, from the back.
 std::int64_t extent_of(const TensorDesc& tensor, int axis) {
-  return axis < std::min(tensor.rank, kMaxRank) ? std::max<std::int64_t>(tensor.shape[axis], 0) : 0;
+  const int rank = std::min(tensor.rank, kMaxRank);
+  const int at = axis < 0 ? rank + axis : axis;
+  return at >= 0 && at < rank ? std::max<std::int64_t>(tensor.shape[at], 0) : 0;
 }
 
 // The dimensions as far as the inputs tell them.
@@ -19,11 +22,12 @@ Dims assumed_dims(const Problem& p) {
   return {.T = extent_of(q, 0),
           .N = std::max<std::int64_t>(extent_of(p[Port::kCuSeqlens], 0) - 1, 0),
           .K = extent_of(q, 2),
-          .V = extent_of(v, 2),
+          .V = extent_of(v, -1),
           .H = extent_of(q, 1),
-          .HK = extent_of(p[Port::kK], 1),
-          .HV = extent_of(v, 1),
-          .HO = std::max(extent_of(q, 1), extent_of(v, 1))};
+          .HK = extent_of(p[Port::kK], -2),
+          .HV = extent_of(v, -2),
+          .HO = std::max(extent_of(q, 1), extent_of(v, -2)),
+          .n = 1};
 }
 
 DType state_dtype(const Problem& p) {

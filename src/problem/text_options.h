@@ -77,7 +77,7 @@ inline std::span<const std::int64_t> shape_of(const TensorDesc& tensor) {
   return std::span(tensor.shape).first(static_cast<std::size_t>(tensor.rank));
 }
 
-inline const PortSpec& spec_of(Op op, Port port) {
+inline const PortSpec& port_spec(Op op, Port port) {
   const auto specs = ports(op);
   return *std::find_if(specs.begin(), specs.end(),
                        [port](const PortSpec& spec) { return spec.port == port; });
@@ -143,7 +143,7 @@ constexpr Option dtype_of(string_view name, string_view form) {
           },
           [](const Problem& p) {
             const DType dtype = p[kPort].dtype;
-            return if_set(dtype != default_dtype(p, spec_of(p.op, kPort).kind),
+            return if_set(dtype != default_dtype(p, port_spec(p.op, kPort).kind),
                           dtype_suffix(dtype));
           }};
 }
@@ -153,7 +153,7 @@ template <Port kPort>
 constexpr Option given(string_view name, string_view form) {
   return {name, form,
           [](Draft& draft, string_view rest) {
-            const PortSpec& spec = spec_of(draft.problem.op, kPort);
+            const PortSpec& spec = port_spec(draft.problem.op, kPort);
             const auto dtype = rest.empty() ? default_dtype(draft.problem, spec.kind)
                                             : find<DType>(kDTypes, value_in(rest));
             if (dtype) add(draft, spec, *dtype);
@@ -162,7 +162,7 @@ constexpr Option given(string_view name, string_view form) {
           [](const Problem& p) -> std::optional<std::string> {
             if (!p.has(kPort)) return std::nullopt;
             const DType dtype = p[kPort].dtype;
-            if (dtype != default_dtype(p, spec_of(p.op, kPort).kind)) return dtype_suffix(dtype);
+            if (dtype != default_dtype(p, port_spec(p.op, kPort).kind)) return dtype_suffix(dtype);
             // A pool is an initial state by itself.
             return if_set(kPort != Port::kInitialState || !p.has(Port::kStateIndices));
           }};
@@ -217,9 +217,9 @@ inline constexpr Option kOptions[] = {
        const auto rows = read_number<std::int64_t>(value_in(rest));
        if (!rows || *rows < 0) return false;
        const Problem& p = draft.problem;
-       const PortSpec& spec = spec_of(p.op, Port::kInitialState);
+       const PortSpec& spec = port_spec(p.op, Port::kInitialState);
        add(draft, spec, implied_dtype(p, spec), rows);
-       add(draft, spec_of(p.op, Port::kStateIndices), DType::kInt32);
+       add(draft, port_spec(p.op, Port::kStateIndices), DType::kInt32);
        return true;
      },
      [](const Problem& p) {

@@ -18,7 +18,7 @@ namespace deltaworks::text {
 using std::string_view;
 
 // Names by the values of their enumerations.
-inline constexpr string_view kVariants[] = {"gdn"};
+inline constexpr string_view kVariants[] = {"gdn", "kda", "gdn2", "gdp", "mamba2"};
 inline constexpr string_view kPasses[] = {"fwd", "bwd"};
 inline constexpr string_view kDTypes[] = {"fp32", "bf16", "fp16", "fp64", "i32", "i64"};
 inline constexpr string_view kDevices[] = {"cpu", "cuda", "other"};

@@ -25,10 +25,11 @@ std::string list(std::span<const std::int64_t> numbers) {
   return text + "]";
 }
 
-void append_description(std::string& line, const TensorDesc& x, Port port, const void* data) {
+void append_description(std::string& line, const TensorDesc& x, const char* port,
+                        const void* data) {
   const std::size_t rank = static_cast<std::size_t>(x.rank);
-  line += cat(" ", name(port), "=", name(x.dtype), list(std::span(x.shape).first(rank)),
-              " strides ", list(std::span(x.stride).first(rank)), " at ", data);
+  line += cat(" ", port, "=", name(x.dtype), list(std::span(x.shape).first(rank)), " strides ",
+              list(std::span(x.stride).first(rank)), " at ", data);
 }
 
 // Calls f(value) for every element.
@@ -48,7 +49,7 @@ void for_elements(const TensorDesc& x, const void* data, F&& f) {
   }
 }
 
-void append_statistics(std::string& line, const TensorDesc& x, Port port, const void* data) {
+void append_statistics(std::string& line, const TensorDesc& x, const char* port, const void* data) {
   double low = std::numeric_limits<double>::infinity(), high = -low, sum = 0, squares = 0;
   std::int64_t finite = 0, not_finite = 0;
   for_elements(x, data, [&](double value) {
@@ -62,7 +63,7 @@ void append_statistics(std::string& line, const TensorDesc& x, Port port, const 
     squares += value * value;
     ++finite;
   });
-  line += cat(" ", name(port), "{");
+  line += cat(" ", port, "{");
   if (finite > 0) {
     const double count = static_cast<double>(finite);
     line +=
@@ -82,13 +83,13 @@ void log_call(LogLevel level, const BuiltPlan& plan, const Pack& pack, double se
     const TensorDesc& x = problem[spec.port];
     if (!x.present()) continue;
     const void* data = pack[spec.port];
-    if (level >= LogLevel::kArgs) append_description(line, x, spec.port, data);
+    if (level >= LogLevel::kArgs) append_description(line, x, spec.name, data);
     const bool real = spec.kind != Kind::kOffset && spec.kind != Kind::kIndex;
     if (level >= LogLevel::kStats && real && x.device.type == DeviceType::kCpu) {
       // An initial_state that is overwritten holds the final states by now.
       const bool overwritten =
           spec.port == Port::kInitialState && problem.options.overwrite_initial_state;
-      append_statistics(line, x, overwritten ? Port::kFinalState : spec.port, data);
+      append_statistics(line, x, overwritten ? name(Port::kFinalState) : spec.name, data);
     }
   }
   line += "\n";

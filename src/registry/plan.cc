@@ -153,7 +153,7 @@ void BuiltPlan::judge_memory(const Pack& pack, const void* workspace) const {
   for (const PortSpec& spec : ports(problem_.op)) {
     const TensorDesc& tensor = problem_[spec.port];
     if (tensor.present() && pack[spec.port] == nullptr && !is_empty(tensor)) {
-      fail(deltaworks::name(spec.port), " has no memory (null pointer)");
+      fail(spec.name, " has no memory (null pointer)");
     }
   }
   if (workspace == nullptr && workspace_bytes() > 0) {

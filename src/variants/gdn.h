@@ -9,9 +9,9 @@ struct Gdn {
   static constexpr Decay decay = Decay::kScalar;
   static constexpr Erase erase = Erase::kScalar;
   static constexpr Write write = Write::kScalar;
+  static constexpr Gate gate = Gate::kDecay;
   static constexpr Op op = Op::kGatedDeltaNet;
   static constexpr const char* name = "gdn";
-  static constexpr const char* op_name = "gated_delta_net";
 };
 static_assert(Recurrence<Gdn>);
 

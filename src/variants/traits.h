@@ -22,8 +22,13 @@ enum class Erase {
   kPerKey,  // e = beta * k, beta in R^K
 };
 enum class Write {
-  kScalar,    // w = beta v
+  kScalar,    // w = beta v, where there is no beta dt v
   kPerValue,  // w = w * v, w in R^V
+};
+
+enum class Gate {
+  kDecay,     // g is the log of the decay, or what the gate options make it from
+  kTimeStep,  // g is the time step dt: the log of the decay is A dt
 };
 
 template <class V>
@@ -31,9 +36,9 @@ concept Recurrence = requires {
   { V::decay } -> std::convertible_to<Decay>;
   { V::erase } -> std::convertible_to<Erase>;
   { V::write } -> std::convertible_to<Write>;
+  { V::gate } -> std::convertible_to<Gate>;
   { V::op } -> std::convertible_to<Op>;
-  { V::name } -> std::convertible_to<const char*>;     // prefix of plan names
-  { V::op_name } -> std::convertible_to<const char*>;  // the operator, as in error texts
+  { V::name } -> std::convertible_to<const char*>;  // prefix of plan names
 };
 
 }  // namespace deltaworks

@@ -32,12 +32,21 @@ class CProblem {
     flag(problem.requires_gradient, DW_REQUIRES_GRADIENT);
     flag(o.scale.has_value(), DW_HAS_SCALE);
     flag(o.checkpoint_dtype.has_value(), DW_HAS_CHECKPOINT_DTYPE);
+    flag(o.beta_guard, DW_BETA_GUARD);
+    flag(o.gate_lower_bound.has_value(), DW_HAS_GATE_LOWER_BOUND);
+    flag(!o.dt_softplus, DW_DT_LINEAR);
+    flag(o.dt_max.has_value(), DW_HAS_DT_MAX);
     c_.threads = problem.threads;
     c_.scale = o.scale.value_or(0);
     c_.gate_domain = o.gate_domain == GateDomain::kLinear ? "linear" : "log";
     c_.plan_name = problem.plan_name.c_str();
     c_.checkpoint_every_n_tokens = o.checkpoint_every_n_tokens;
     c_.checkpoint_dtype = static_cast<std::int32_t>(o.checkpoint_dtype.value_or(DType::kFloat32));
+    c_.gate = o.gate == GateKind::kSoftplus ? "softplus" : "sigmoid";
+    c_.gate_lower_bound = o.gate_lower_bound.value_or(0);
+    c_.num_householder = o.num_householder;
+    c_.dt_min = o.dt_min;
+    c_.dt_max = o.dt_max.value_or(0);
     for (int port = 0; port < kPortCount; ++port) {
       const TensorDesc& from = problem.tensors[port];
       if (!from.present()) continue;
@@ -78,8 +87,8 @@ inline TensorDesc describe(const dw_tensor& from) {
   return desc;
 }
 
-// Options and tensors of a problem whose numbers (op, pass, ports, gate_domain) are known to be in
-// range.
+// Options and tensors of a problem whose numbers and words (op, pass, ports, gate_domain, gate) are
+// known to be in range.
 inline Problem problem_of(const dw_problem& c) {
   Problem problem;
   problem.op = static_cast<Op>(c.op);
@@ -104,6 +113,14 @@ inline Problem problem_of(const dw_problem& c) {
     const bool known = c.checkpoint_dtype >= 0 && c.checkpoint_dtype < DW_OTHER;
     o.checkpoint_dtype = known ? static_cast<DType>(c.checkpoint_dtype) : DType::kOther;
   }
+  o.gate = c.gate != nullptr && c.gate[0] == 's' && c.gate[1] == 'o' ? GateKind::kSoftplus
+                                                                     : GateKind::kSigmoid;
+  if (c.flags & DW_HAS_GATE_LOWER_BOUND) o.gate_lower_bound = c.gate_lower_bound;
+  o.beta_guard = c.flags & DW_BETA_GUARD;
+  o.num_householder = c.num_householder;
+  o.dt_softplus = !(c.flags & DW_DT_LINEAR);
+  o.dt_min = c.dt_min;
+  if (c.flags & DW_HAS_DT_MAX) o.dt_max = c.dt_max;
   problem.requires_gradient = c.flags & DW_REQUIRES_GRADIENT;
   if (c.plan_name != nullptr) problem.plan_name = c.plan_name;
   problem.threads = c.threads;
