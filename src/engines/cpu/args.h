@@ -10,31 +10,40 @@
 
 namespace deltaworks::cpu {
 
+// The strides are those of the axes that the kernels walk, whatever the tensor's rank: of rows
+// (token, sub-step, head, element), of states (sequence, head, value, key). Those that a tensor
+// lacks are 0: its elements are shared.
 struct Tensor {
   void* data = nullptr;
-  TensorDesc desc;
+  DType dtype{};
+  std::int64_t heads_per = 1;  // heads of the recurrence that share one of the tensor
+  std::int64_t stride[4] = {};
 
   [[gnu::always_inline]] bool present() const { return data != nullptr; }
-  [[gnu::always_inline]] DType dtype() const { return desc.dtype; }
+  [[gnu::always_inline]] void* at(std::int64_t element) const {
+    return static_cast<char*>(data) + element * static_cast<std::int64_t>(size_of(dtype));
+  }
 };
 
 struct Args {
   Op op{};
   Dims dims;
   Tensor tensors[kPortCount];
+  Tensor cu_seqlens;
   float scale = 1;
-  bool l2norm = false;
-  GateForm gate = GateForm::kLog;
+  bool l2norm = false, beta_guard = false;
+  GateMap gate;
   BetaForm beta{};
+  std::int64_t sums = 0;  // gradients of parameters that a head of a sequence adds to
 
   [[gnu::always_inline]] const Tensor& operator[](Port port) const { return tensors[index(port)]; }
 
   // First token of sequence n; of n = N, the end of the last one.
   [[gnu::always_inline]] std::int64_t offset(std::int64_t n) const {
-    const Tensor& cu = (*this)[Port::kCuSeqlens];
-    const std::int64_t at = n * cu.desc.stride[0];
-    return cu.dtype() == DType::kInt32 ? static_cast<const std::int32_t*>(cu.data)[at]
-                                       : static_cast<const std::int64_t*>(cu.data)[at];
+    const std::int64_t at = n * cu_seqlens.stride[0];
+    return cu_seqlens.dtype == DType::kInt32
+               ? static_cast<const std::int32_t*>(cu_seqlens.data)[at]
+               : static_cast<const std::int64_t*>(cu_seqlens.data)[at];
   }
   [[gnu::always_inline]] std::int64_t length(std::int64_t n) const {
     return offset(n + 1) - offset(n);
@@ -47,7 +56,19 @@ struct Args {
   }
 };
 
-// A run of elements in memory: of a row of a tensor, or of a column of a [T, heads] one.
+// A step of the recurrence: sub-step `sub` of token t. The gate acts at the first, the output is
+// read after the last.
+struct Step {
+  std::int64_t t, sub;
+};
+static inline Step step_of(const Args& args, std::int64_t r) {
+  if (args.dims.n == 1) return {r, 0};
+  return {r / args.dims.n, r % args.dims.n};
+}
+static inline bool is_first(Step step) { return step.sub == 0; }
+static inline bool is_last(const Args& args, Step step) { return step.sub + 1 == args.dims.n; }
+
+// A run of elements in memory: a row of a tensor.
 struct Run {
   void* data;
   DType dtype;
@@ -60,49 +81,35 @@ struct Run {
   }
 };
 
-// Row `head` of token t; a tensor with fewer heads than HO is shared by consecutive ones.
-static inline Run row(const Args& args, Port port, std::int64_t t, std::int64_t head) {
+// Row of a step and a head of the recurrence; of a parameter the step does not matter.
+static inline Run row(const Args& args, Port port, Step step, std::int64_t head) {
   const Tensor& x = args[port];
-  const std::int64_t shared = head / (args.dims.HO / x.desc.shape[1]);
-  const std::int64_t at = t * x.desc.stride[0] + shared * x.desc.stride[1];
-  return {static_cast<char*>(x.data) + at * static_cast<std::int64_t>(size_of(x.dtype())),
-          x.dtype(), x.desc.stride[2]};
+  const std::int64_t shared = x.heads_per == 1 ? head : head / x.heads_per;
+  return {x.at(step.t * x.stride[0] + step.sub * x.stride[1] + shared * x.stride[2]), x.dtype,
+          x.stride[3]};
 }
 
 // Row v of the state of (sequence, head).
 static inline Run state_row(const Args& args, Port port, std::int64_t n, std::int64_t head,
                             std::int64_t v) {
   const Tensor& x = args[port];
-  const std::int64_t at = n * x.desc.stride[0] + head * x.desc.stride[1] + v * x.desc.stride[2];
-  return {static_cast<char*>(x.data) + at * static_cast<std::int64_t>(size_of(x.dtype())),
-          x.dtype(), x.desc.stride[3]};
+  return {x.at(n * x.stride[0] + head * x.stride[1] + v * x.stride[2]), x.dtype, x.stride[3]};
 }
 
-// Scalar of (token, head) of a [T, HO] tensor.
-static inline float scalar(const Args& args, Port port, std::int64_t t, std::int64_t head) {
-  const Tensor& x = args[port];
-  return load<float>(x.dtype(), x.data, t * x.desc.stride[0] + head * x.desc.stride[1]);
+// First element of a row.
+static inline float scalar(const Args& args, Port port, Step step, std::int64_t head) {
+  const Run run = row(args, port, step, head);
+  return load<float>(run.dtype, run.data, 0);
 }
-
-static inline void store_scalar(const Args& args, Port port, std::int64_t t, std::int64_t head,
+static inline void store_scalar(const Args& args, Port port, Step step, std::int64_t head,
                                 float value) {
-  const Tensor& x = args[port];
-  store(x.dtype(), x.data, t * x.desc.stride[0] + head * x.desc.stride[1], value);
+  const Run run = row(args, port, step, head);
+  store(run.dtype, run.data, 0, value);
 }
 
 // Parameter of a head; 0 where the tensor is absent.
 static inline float parameter(const Args& args, Port port, std::int64_t head) {
-  const Tensor& x = args[port];
-  return x.present() ? load<float>(x.dtype(), x.data, head * x.desc.stride[0]) : 0.0f;
-}
-
-static inline float gate(const Args& args, std::int64_t t, std::int64_t head) {
-  return effective_gate(args.gate, scalar(args, Port::kG, t, head),
-                        parameter(args, Port::kALog, head), parameter(args, Port::kDtBias, head));
-}
-
-static inline float beta(const Args& args, std::int64_t t, std::int64_t head) {
-  return effective_beta(args.beta, scalar(args, Port::kBeta, t, head));
+  return args[port].present() ? scalar(args, port, {0, 0}, head) : 0.0f;
 }
 
 }  // namespace deltaworks::cpu

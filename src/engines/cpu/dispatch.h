@@ -19,9 +19,11 @@ struct Kernels {
   void (*forward)(const Args& args, std::int64_t n, std::int64_t head, std::int64_t v_begin,
                   std::int64_t v_end, float* scratch);
 
-  // One sequence and group of heads; `sums` receives, per head of the group, the gradients that
-  // this sequence adds to a_log and dt_bias.
+  // One sequence and group of heads; `sums` receives, per head of the group, backward_sums numbers:
+  // what this sequence adds to the gradients of a_log or A (1), dt_bias (1, or K by channel) and
+  // D (V).
   std::size_t (*backward_scratch)(const Args& args);
+  std::int64_t (*backward_sums)(const Args& args);
   void (*backward)(const Args& args, std::int64_t n, std::int64_t group, double* sums,
                    float* scratch);
 };

@@ -1,7 +1,7 @@
 // The CPU engine: what it takes, how it divides a call into work items, and its workspace:
 //
 //   order   [N]           sequences, longest first
-//   sums    [N, HO, 2]    what each sequence adds to the gradients of a_log and dt_bias (backward)
+//   sums    [N, HO, ...]  what each sequence adds to the gradients of parameters (backward)
 //   scratch [threads]     one kernel's scratch a worker
 //
 // Forward items are (sequence, head, span of values), backward items (sequence, group of heads).
@@ -18,6 +18,7 @@
 #include "core/threads.h"
 #include "engines/cpu/dispatch.h"
 #include "problem/ports.h"
+#include "variants/list.h"
 
 namespace deltaworks {
 namespace {
@@ -41,11 +42,15 @@ class CpuExecutable final : public Executable {
     const Options& options = problem.options;
     args_.op = problem.op;
     args_.dims = dims;
-    args_.scale =
-        static_cast<float>(options.scale.value_or(1.0 / std::sqrt(static_cast<double>(dims.K))));
+    const bool scales = spec_of(problem.op).takes(Taken::kScale);
+    args_.scale = static_cast<float>(
+        options.scale.value_or(scales ? 1.0 / std::sqrt(static_cast<double>(dims.K)) : 1.0));
     args_.l2norm = options.use_qk_l2norm;
-    args_.gate = gate_form(options);
+    args_.beta_guard = options.beta_guard;
+    args_.gate =
+        with_variant(problem.op, [&]<class Variant>() { return gate_map<Variant>(options); });
     args_.beta = beta_form(problem);
+    describe_tensors();
     if (forward()) {
       spans_ = dims.N * dims.HO >= kManyPairs
                    ? 1
@@ -55,11 +60,12 @@ class CpuExecutable final : public Executable {
     } else {
       items_ = dims.N * args_.groups();
       scratch_ = kernels_.backward_scratch(args_);
+      args_.sums = kernels_.backward_sums(args_);
     }
     const bool states = problem.has(Port::kFinalState) || problem.has(Port::kDInitialState);
     if (dims.T == 0 && !states) items_ = 0;  // however many sequences and heads are empty
     const double work =
-        static_cast<double>(dims.T) * static_cast<double>(dims.HO * dims.K * dims.V);
+        static_cast<double>(dims.T * dims.n) * static_cast<double>(dims.HO * dims.K * dims.V);
     const double worth = std::min<double>(problem.threads, 1 + work / kWorkOfAWorker);
     workers_ = static_cast<int>(std::min<std::int64_t>(static_cast<std::int64_t>(worth), items_));
   }
@@ -78,16 +84,15 @@ class CpuExecutable final : public Executable {
   void execute(const Pack& pack, void* workspace, void*) const override {
     const Args args = args_of(pack);
     zero_past_the_end(args);
-    if (items_ == 0) return clear_parameters(args);
+    if (items_ == 0) return store_parameters(args, nullptr);
 
     const Memory memory = carve(workspace);
     sort_by_length(args, memory.order);
-    if (!forward()) std::fill_n(memory.sums, 2 * args.dims.N * args.dims.HO, 0.0);
+    if (!forward()) std::fill_n(memory.sums, args.sums * args.dims.N * args.dims.HO, 0.0);
     parallel_for(workers_, items_,
                  [&](std::int64_t item, int worker) { run_item(args, memory, item, worker); });
     if (forward()) return;
-    store_parameters(args, Port::kDALog, memory.sums);
-    store_parameters(args, Port::kDDtBias, memory.sums + 1);
+    store_parameters(args, memory.sums);
   }
 
   std::function<void()> kernels(const Pack& pack, void* workspace) const override {
@@ -105,11 +110,59 @@ class CpuExecutable final : public Executable {
 
   bool forward() const { return problem_.pass == Pass::kForward; }
 
+  // The tensors as the kernels walk them (args.h), without memory: only a base that is not null
+  // marks what is there.
+  void describe_tensors() {
+    for (const PortSpec& spec : ports(problem_.op)) {
+      const TensorDesc& desc = problem_[spec.port];
+      if (!desc.present()) continue;
+      cpu::Tensor& x = args_.tensors[index(spec.port)];
+      x.data = &args_;
+      x.dtype = desc.dtype;
+      std::int64_t heads = args_.dims.HO;
+      const Shape& shape = spec.shape(desc.rank);
+      const auto& stride = desc.stride;
+      const bool state = shape.axes[0] == Axis::kN;
+      for (int axis = 0; axis < desc.rank; ++axis) {
+        switch (shape.axes[axis]) {
+          case Axis::kT:
+            x.stride[0] = stride[axis];
+            break;
+          case Axis::kSteps:
+            x.stride[0] = stride[axis] * args_.dims.n;
+            x.stride[1] = stride[axis];
+            break;
+          case Axis::kSubSteps:
+            x.stride[1] = stride[axis];
+            break;
+          case Axis::kH:
+          case Axis::kHK:
+          case Axis::kHV:
+          case Axis::kHO:
+            x.stride[2] = stride[axis];
+            heads = desc.shape[axis];
+            break;
+          case Axis::kK:
+          case Axis::kV:
+            x.stride[3] = stride[axis];
+            break;
+          case Axis::kN:
+          case Axis::kNPlus1:
+            x.stride[0] = stride[axis];
+            break;
+        }
+      }
+      if (state) std::copy_n(stride.begin(), kMaxRank, x.stride);
+      if (heads > 0) x.heads_per = args_.dims.HO / heads;
+    }
+  }
+
   Args args_of(const Pack& pack) const {
     Args args = args_;
     for (int port = 0; port < kPortCount; ++port) {
-      args.tensors[port] = {pack.pointers[port], problem_.tensors[port]};
+      args.tensors[port].data = args_.tensors[port].present() ? pack.pointers[port] : nullptr;
     }
+    args.cu_seqlens = args[Port::kCuSeqlens];
     // Each item reads its part of the states before it writes it.
     args.tensors[index(Port::kFinalState)] =
         args.tensors[index(final_state_port(problem_.options))];
@@ -144,8 +197,8 @@ class CpuExecutable final : public Executable {
       return;
     }
     const std::int64_t n = memory.order[item / args.groups()], group = item % args.groups();
-    kernels_.backward(args, n, group, memory.sums + 2 * (n * dims.HO + group * args.group_size()),
-                      scratch);
+    kernels_.backward(args, n, group,
+                      memory.sums + args.sums * (n * dims.HO + group * args.group_size()), scratch);
   }
 
   std::size_t order_bytes() const {
@@ -153,7 +206,8 @@ class CpuExecutable final : public Executable {
   }
   std::size_t sums_bytes() const {
     if (forward()) return 0;
-    return align(static_cast<std::size_t>(2 * args_.dims.N * args_.dims.HO) * sizeof(double));
+    return align(static_cast<std::size_t>(args_.sums * args_.dims.N * args_.dims.HO) *
+                 sizeof(double));
   }
 
   // Rows that belong to no sequence.
@@ -161,39 +215,48 @@ class CpuExecutable final : public Executable {
     const std::int64_t end = args.offset(args.dims.N);
     for (const PortSpec& spec : ports(problem_.op)) {
       const cpu::Tensor& x = args[spec.port];
+      const Axis rows = spec.axes[0];
       const bool written = spec.role == Role::kOutput || spec.role == Role::kGradient;
-      if (!x.present() || !written || spec.axes[0] != Axis::kT) continue;
-      const std::int64_t width = spec.rank == 3 ? x.desc.shape[2] : 1;
+      if (!x.present() || !written || (rows != Axis::kT && rows != Axis::kSteps)) continue;
+      const std::int64_t subs = rows == Axis::kSteps ? args.dims.n : 1;
+      const std::int64_t width = spec.rank == 3 ? extent(args.dims, spec.axes[2]) : 1;
       for (std::int64_t t = end; t < args.dims.T; ++t) {
-        for (std::int64_t h = 0; h < x.desc.shape[1]; ++h) {
-          for (std::int64_t i = 0; i < width; ++i) {
-            store(x.dtype(), x.data,
-                  t * x.desc.stride[0] + h * x.desc.stride[1] + i * x.desc.stride[2], 0.0);
+        for (std::int64_t sub = 0; sub < subs; ++sub) {
+          for (std::int64_t head = 0; head < args.dims.HO; head += x.heads_per) {
+            const cpu::Run run = row(args, spec.port, {t, sub}, head);
+            for (std::int64_t i = 0; i < width; ++i) {
+              store(run.dtype, run.data, i * run.stride, 0.0);
+            }
           }
         }
       }
     }
   }
 
-  // The gradient of a parameter: its sequences' shares, summed in order.
-  void store_parameters(const Args& args, Port port, const double* sums) const {
-    const cpu::Tensor& x = args[port];
-    if (!x.present()) return;
-    for (std::int64_t head = 0; head < args.dims.HO; ++head) {
-      double sum = 0;
-      for (std::int64_t n = 0; n < args.dims.N; ++n) sum += sums[2 * (n * args.dims.HO + head)];
-      store(x.dtype(), x.data, head * x.desc.stride[0], sum);
-    }
-  }
-
-  void clear_parameters(const Args& args) const {
-    for (Port port : {Port::kDALog, Port::kDDtBias}) {
+  // The gradients of parameters: their sequences' shares, summed in order. Without `sums` zeros.
+  void store_parameters(const Args& args, const double* sums) const {
+    const Dims& dims = args.dims;
+    const auto store_sums = [&](Port port, std::int64_t first, std::int64_t count) {
       const cpu::Tensor& x = args[port];
-      if (!x.present()) continue;
-      for (std::int64_t head = 0; head < args.dims.HO; ++head) {
-        store(x.dtype(), x.data, head * x.desc.stride[0], 0.0);
+      if (!x.present()) return;
+      for (std::int64_t head = 0; head < dims.HO; ++head) {
+        const cpu::Run run = row(args, port, {0, 0}, head);
+        double total = 0;  // over what has one element for the whole head
+        for (std::int64_t i = 0; i < count; ++i) {
+          double sum = 0;
+          for (std::int64_t n = 0; sums != nullptr && n < dims.N; ++n) {
+            sum += sums[args.sums * (n * dims.HO + head) + first + i];
+          }
+          total += sum;
+          if (problem_[port].rank > 1) store(run.dtype, run.data, i * run.stride, sum);
+        }
+        if (problem_[port].rank == 1) store(run.dtype, run.data, 0, total);
       }
-    }
+    };
+    const std::int64_t gates = args.sums - 1 - dims.V;
+    store_sums(Port::kDALog, 0, 1);
+    store_sums(Port::kDDtBias, 1, gates);
+    store_sums(Port::kDD, 1 + gates, dims.V);
   }
 
   Problem problem_;

@@ -1,13 +1,8 @@
-// One chunk of one head: its rows, its gates and the two triangular solves (docs/design/cpu.md).
-// With G the cumulative gate inside the chunk, and for row i
-//
-//   enter_i = exp(G_i)         what is left of the entering state S0 when row i reads it
-//   leave_i = exp(G_C - G_i)   what is left of row i's write in the leaving state
-//   D_ij = exp(G_i - G_j)      what is left of row j's write when row i reads it, i >= j
-//
-// No exponent is ever positive for gates <= 0.
+// One chunk of one head: its rows and the two triangular solves (docs/design/cpu.md). A chunk has
+// kChunk rows, one a step of the recurrence; those past the end of the sequence are zero.
 #pragma once
 
+#include "engines/cpu/kernels/inputs-inl.h"
 #include "engines/cpu/kernels/panels-inl.h"
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
@@ -37,9 +32,15 @@ struct Overlaps {
   alignas(64) double x[kChunk * kChunk];
 };
 
-// A chunk's place: tokens [t, t + count) of a sequence, count <= kChunk. Rows past count are zero.
+// What the pairs of rows i >= j of a chunk have to do with one another, i > j for L.
+struct Pairs {
+  const Overlaps *P, *L;    // q_i.(D_ij k_j), x_i.(D_ij k_j)
+  const Overlaps *dP, *dL;  // their gradients
+};
+
+// A chunk's place: steps [r, r + count) of the packed batch, count <= kChunk.
 struct Place {
-  std::int64_t t, count;
+  std::int64_t r, count;
 };
 
 // Loads rows of a port into panels [kChunk, padded]; multiplied by `scale`. Where `inverse_norms`
@@ -49,7 +50,7 @@ static inline void load_rows(const Args& args, Port port, Place place, std::int6
                              float* inverse_norms, float* to) {
   for (std::int64_t i = 0; i < kChunk; ++i) {
     if (i < place.count) {
-      load_row(row(args, port, place.t + i, head), width, padded, flat);
+      load_row(row(args, port, step_of(args, place.r + i), head), width, padded, flat);
       if (inverse_norms != nullptr) {
         inverse_norms[i] = inverse_norm(flat, padded);
         scale_row(inverse_norms[i], flat, padded, flat);
@@ -59,37 +60,6 @@ static inline void load_rows(const Args& args, Port port, Place place, std::int6
       clear(flat, padded);
     }
     put_row(flat, kChunk, i, padded, to);
-  }
-}
-
-struct Gates {
-  float beta[kChunk];
-  float enter[kChunk], leave[kChunk];
-  float through;                 // exp(G_C): what is left of S0 in the leaving state
-  float decay[kChunk * kChunk];  // D, element (i, j) at i kChunk + j, for i >= j
-
-  // What is left of x, of the pair (i, j).
-  [[gnu::always_inline]] double fade(std::int64_t i, std::int64_t j, double x) const {
-    return static_cast<double>(decay[i * kChunk + j]) * x;
-  }
-};
-
-static inline void load_gates(const Args& args, Place place, std::int64_t head, Gates& x) {
-  double sum[kChunk];  // in double: a prefix past a few resets has lost its small digits in fp32
-  double running = 0;
-  for (std::int64_t i = 0; i < kChunk; ++i) {
-    const bool inside = i < place.count;
-    if (inside) running += static_cast<double>(gate(args, place.t + i, head));
-    x.beta[i] = inside ? beta(args, place.t + i, head) : 0.0f;
-    sum[i] = running;
-  }
-  x.through = exp_of(static_cast<float>(running));
-  for (std::int64_t i = 0; i < kChunk; ++i) {
-    x.enter[i] = exp_of(static_cast<float>(sum[i]));
-    x.leave[i] = exp_of(static_cast<float>(running - sum[i]));
-    for (std::int64_t j = 0; j <= i; ++j) {
-      x.decay[i * kChunk + j] = exp_of(static_cast<float>(sum[i] - sum[j]));
-    }
   }
 }
 
@@ -122,62 +92,40 @@ struct WideRow {
   hn::Vec<Wide> part[kParts];
 };
 
-// Forward substitution for the residuals R = v - (what the state holds for k), before beta:
+// Forward substitution for the residuals R = t - (what the state holds for x), before b:
 //
-//   R_i = v_i - enter_i S0^T k_i - sum over j < i of L_ij U_j,   U_i = beta_i R_i,
+//   R_i = t_i - S0^T (enter_i x_i) - sum over j < i of L_ij U_j,   U_i = b_i R_i,
 //
-// with L_ij = D_ij k_i.k_j. `held` holds the rows enter_i S0^T k_i. R may be v itself.
-static inline void solve_residuals(const Gates& gates, const Overlaps& L, const float* held,
-                                   const float* v, std::int64_t V, float* R, float* U) {
+// with L_ij = x_i.(D_ij k_j). `held` holds the rows S0^T (enter_i x_i). R may be t itself.
+static inline void solve_residuals(const float* b, const Overlaps& L, const float* held,
+                                   const float* t, std::int64_t V, float* R, float* U) {
   for (std::int64_t panel = 0; panel < V / kPanel; ++panel) {
     for (std::int64_t i = 0; i < kChunk; ++i) {
       const std::int64_t out = (panel * kChunk + i) * kPanel;
-      WideRow r(v + out);
+      WideRow r(t + out);
       r.subtract(1.0, held + out);
       for (std::int64_t j = 0; j < i; ++j) {
         r.subtract(L.at(i, j), panel_row(U, kChunk, j, panel));
       }
       r.store(1.0, R + out);
-      r.store(static_cast<double>(gates.beta[i]), U + out);
+      r.store(static_cast<double>(b[i]), U + out);
     }
   }
 }
 
 // Back substitution with the transposed matrix, in place: on entry X holds dU, on return
 //
-//   X_i = dU_i - sum over j > i of beta_j L_ji X_j.
-static inline void solve_transposed(const Gates& gates, const Overlaps& L, std::int64_t V,
-                                    float* X) {
+//   X_i = dU_i - sum over j > i of b_j L_ji X_j.
+static inline void solve_transposed(const float* b, const Overlaps& L, std::int64_t V, float* X) {
   for (std::int64_t panel = 0; panel < V / kPanel; ++panel) {
     for (std::int64_t i = kChunk - 1; i >= 0; --i) {
       float* out = panel_row(X, kChunk, i, panel);
       WideRow x(out);
       for (std::int64_t j = kChunk - 1; j > i; --j) {
-        x.subtract(static_cast<double>(gates.beta[j]) * L.at(j, i), panel_row(X, kChunk, j, panel));
+        x.subtract(static_cast<double>(b[j]) * L.at(j, i), panel_row(X, kChunk, j, panel));
       }
       x.store(1.0, out);
     }
-  }
-}
-
-// The gradient of each token's gate. Gate t lies in the decay of every pair i >= t > j, in what
-// row i >= t takes from the entering state, in what row j < t leaves, and in what passes through.
-// Those terms are summed as they are: a difference of row sums and column sums would cancel where
-// decay is strong. They do cancel where a state is overwritten, so they come in double.
-// `pair(i, j)` is dD_ij D_ij; `entering` and `leaving` are the same for enter and leave.
-template <class Pair>
-static inline void gate_gradient(const Pair& pair, const double* entering, const double* leaving,
-                                 double through, double* dg) {
-  double row[kChunk], left = 0;
-  for (std::int64_t i = 0; i < kChunk; ++i) row[i] = entering[i];
-  for (std::int64_t t = 0; t < kChunk; ++t) {
-    double sum = through + left;
-    for (std::int64_t i = t; i < kChunk; ++i) {
-      if (t > 0) row[i] += pair(i, t - 1);
-      sum += row[i];
-    }
-    dg[t] = sum;
-    left += leaving[t];
   }
 }
 

@@ -1,52 +1,57 @@
-// Forward: the token recurrence in one sweep over the state per token. For a block of values whose
+// Forward: the recurrence in one sweep over the state per step. For a block of values whose
 // state [K, values] stays in the first-level cache, one pass over the keys
 //
-//   S = decay S + k u^T,   and with the new S   k'^T S and q'^T S   of the next token (k', q'),
+//   S = D S + k u^T,   and with the new S   x'^T S and q'^T S   of the next step (x', q'),
 //
-// so the next token's erased value and output need no pass of their own (docs/design/cpu.md):
+// so the next step's erased value and output need no pass of their own (docs/design/cpu.md):
 //
-//   u' = beta' (v' - k'^T S'),   o' = scale (q'^T S' + (q'.k') u'),   S' = decay' S.
+//   u' = b' (t' - x'^T S'),   o' = scale (q'^T S' + (q'.k') u'),   S' = D' S.
 //
-// The rows that read are multiplied by decay' beforehand: a state near overflow is then read as the
+// The rows that read are multiplied by D' beforehand: a state near overflow is then read as the
 // recurrence reads it, after its decay.
 #pragma once
 
-#include "engines/cpu/kernels/rows-inl.h"
+#include "engines/cpu/kernels/inputs-inl.h"
 #include "variants/traits.h"
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
+namespace {  // members of classes would be weak symbols
 
-// Vectors of values in a block: the least that hides the loads of k, k' and q' behind arithmetic,
+// Vectors of values in a block: the least that hides the loads of k, x' and q' behind arithmetic,
 // and the most whose accumulators and operands fit 16 registers.
 inline constexpr int kVectors = 4;
 inline constexpr std::int64_t kValueBlock = kVectors * kLanes;
-// Tokens whose rows are converted and normalised at a time, for all blocks of values.
-inline constexpr std::int64_t kTokens = 16;
+// Steps whose rows are converted and normalised at a time, for all blocks of values.
+inline constexpr std::int64_t kSteps = 16;
+static_assert(kSteps % kLanes == 0);
 
-static inline void sweep(std::int64_t keys, const float* k, const float* k_read,
-                         const float* q_read, float decay, const float* u, float* state,
+// `decay` is a row, or one number for all keys; without kErase there is no x', without kRead no q'.
+template <bool kDecayRow, bool kErase, bool kRead>
+static inline void sweep(std::int64_t keys, const float* k, const float* x_read,
+                         const float* q_read, const float* decay, const float* u, float* state,
                          float* erased, float* read) {
   Vec write[kVectors], e[kVectors], r[kVectors];
   for (int j = 0; j < kVectors; ++j) {
     write[j] = hn::LoadU(f32, u + j * kLanes);
     e[j] = r[j] = hn::Zero(f32);
   }
-  const Vec d = hn::Set(f32, decay);
+  Vec d = hn::Set(f32, decay[0]);
   for (std::int64_t i = 0; i < keys; ++i) {
+    if constexpr (kDecayRow) d = hn::Set(f32, decay[i]);
     const Vec ki = hn::Set(f32, k[i]);
-    const Vec ei = hn::Set(f32, k_read[i]);
-    const Vec qi = hn::Set(f32, q_read[i]);
+    const Vec xi = kErase ? hn::Set(f32, x_read[i]) : d;
+    const Vec qi = kRead ? hn::Set(f32, q_read[i]) : d;
     for (int j = 0; j < kVectors; ++j) {
       float* s = state + i * kValueBlock + j * kLanes;
       const Vec updated = hn::MulAdd(ki, write[j], hn::Mul(d, hn::LoadU(f32, s)));
       hn::StoreU(updated, f32, s);
-      e[j] = hn::MulAdd(ei, updated, e[j]);
-      r[j] = hn::MulAdd(qi, updated, r[j]);
+      if constexpr (kErase) e[j] = hn::MulAdd(xi, updated, e[j]);
+      if constexpr (kRead) r[j] = hn::MulAdd(qi, updated, r[j]);
     }
   }
   for (int j = 0; j < kVectors; ++j) {
-    hn::StoreU(e[j], f32, erased + j * kLanes);
-    hn::StoreU(r[j], f32, read + j * kLanes);
+    if constexpr (kErase) hn::StoreU(e[j], f32, erased + j * kLanes);
+    if constexpr (kRead) hn::StoreU(r[j], f32, read + j * kLanes);
   }
 }
 
@@ -55,27 +60,26 @@ struct ForwardScratch {
       : K(round_up(args.dims.K, kLanes)), V(round_up(args.dims.V, kValueBlock)) {
     Carver carver(base);
     state = carver.take(V * args.dims.K);
-    q = carver.take(K);
-    k = carver.take((kTokens + 1) * K);
-    q_read = carver.take((kTokens + 1) * K);
-    k_read = carver.take((kTokens + 1) * K);
-    v = carver.take(kTokens * V);
-    o = carver.take(kTokens * V);
-    erased = carver.take(V);
-    read = carver.take(V);
-    flat = carver.take(K);
+    for (float** x : {&q, &beta, &gate, &bias, &flat}) *x = carver.take(K);
+    for (float** x : {&k, &q_read, &x_read, &decay}) *x = carver.take((kSteps + 1) * K);
+    for (float** x : {&t, &o}) *x = carver.take(kSteps * V);
+    for (float** x : {&erased, &read, &skip, &wide}) *x = carver.take(V);
     size = carver.used();
   }
 
   std::int64_t K, V;       // padded
   float* state;            // [V / kValueBlock, K, kValueBlock]
-  float* q;                // one row
-  float* k;                // rows of this run of tokens and, last, the first of the next
-  float *k_read, *q_read;  // the same rows times their token's decay
-  float *v, *o;            // rows of this run
-  float *erased, *read;    // what the next token reads of the state with k and q, by value
+  float *q, *beta, *gate;  // a row each
+  float* bias;             // of the gates, by channel
   float* flat;             // one row of a state
-  float decay[kTokens + 1], write[kTokens + 1], overlap[kTokens + 1];  // exp(g), beta, q.k
+  float* k;                // rows of this run of steps and, last, the first of the next
+  float *x_read, *q_read;  // the same for x and q, times their step's decay
+  float* decay;            // the same, where a decay is a row
+  float *t, *o;            // rows of this run
+  float *erased, *read;    // what the next step reads of the state with x and q, by value
+  float* skip;             // D
+  float* wide;             // one row of values
+  float decays[kSteps + 1], b[kSteps + 1], overlap[kSteps + 1];  // exp(g), b, q.k
   std::size_t size;
 };
 
@@ -102,85 +106,162 @@ static inline void store_state(const Args& args, std::int64_t n, std::int64_t he
   }
 }
 
-// Fills `slot` with token t: its rows, normalised if the call asks for it, and its scalars.
-static inline void load_token(const Args& args, std::int64_t t, std::int64_t head,
-                              std::int64_t slot, ForwardScratch& x) {
-  float* k = x.k + slot * x.K;
-  load_row(row(args, Port::kQ, t, head), args.dims.K, x.K, x.q);
-  load_row(row(args, Port::kK, t, head), args.dims.K, x.K, k);
-  if (args.l2norm) {
-    normalise(x.K, x.q);
-    normalise(x.K, k);
+// Fills slots [slot, slot + count) with steps [r, r + count): their rows, normalised if the call
+// asks for it, and their numbers.
+template <class Variant>
+static inline void load_steps(const Args& args, std::int64_t r, std::int64_t count,
+                              std::int64_t head, std::int64_t slot, ForwardScratch& x) {
+  float gates[kSteps], b[kSteps];
+  load_scalars<Variant>(args, r, count, head, gates, b);
+  if constexpr (!kHasGateRow<Variant>)
+    map_lanes(round_up(count, kLanes), gates, [](Lanes g) { return exp_of(g); });
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t at = slot + i;
+    const Step step = step_of(args, r + i);
+    float *k = x.k + at * x.K, *x_read = x.x_read + at * x.K, *q_read = x.q_read + at * x.K;
+    load_row(row(args, Port::kK, step, head), args.dims.K, x.K, k);
+    if (args.l2norm) normalise(x.K, k);
+    x.b[at] = b[i];
+    float* decay = x.decay + at * x.K;
+    if constexpr (kHasGateRow<Variant>) {
+      load_gate_row(args, step, head, x.K, x.bias, x.gate);
+      copy(x.gate, x.K, decay);
+      map_lanes(x.K, decay, [](Lanes g) { return exp_of(g); });
+    } else {
+      x.decays[at] = gates[i];
+    }
+    const auto after_decay = [&](const float* from, float* to) {
+      if constexpr (kHasGateRow<Variant>) {
+        multiply_row(decay, from, x.K, to);
+      } else {
+        scale_row(x.decays[at], from, x.K, to);
+      }
+    };
+    if constexpr (Variant::erase == Erase::kScalar) after_decay(k, x_read);
+    if constexpr (kHasBetaRow<Variant>) {
+      load_beta_row(args, step, head, x.K, k, x.gate, x.beta);
+      multiply_row(x.beta, k, x.K, x_read);
+      after_decay(x_read, x_read);
+    }
+    x.overlap[at] = 0.0f;
+    if (!is_last(args, step)) continue;
+    load_row(row(args, Port::kQ, step, head), args.dims.K, x.K, x.q);
+    if (args.l2norm) normalise(x.K, x.q);
+    x.overlap[at] = dot(x.q, k, x.K);
+    after_decay(x.q, q_read);
   }
-  x.decay[slot] = exp_of(gate(args, t, head));
-  x.write[slot] = beta(args, t, head);
-  x.overlap[slot] = dot(x.q, k, x.K);
-  scale_row(x.decay[slot], x.q, x.K, x.q_read + slot * x.K);
-  scale_row(x.decay[slot], k, x.K, x.k_read + slot * x.K);
 }
 
-// The last token of a run becomes the first of the next.
-static inline void move_token(std::int64_t slot, ForwardScratch& x) {
-  for (float* rows : {x.k, x.k_read, x.q_read}) copy(rows + slot * x.K, x.K, rows);
-  for (float* scalars : {x.decay, x.write, x.overlap}) scalars[0] = scalars[slot];
+// The last step of a run becomes the first of the next.
+static inline void move_step(std::int64_t slot, ForwardScratch& x) {
+  for (float* rows : {x.k, x.x_read, x.q_read, x.decay}) copy(rows + slot * x.K, x.K, rows);
+  for (float* scalars : {x.decays, x.b, x.overlap}) scalars[0] = scalars[slot];
+}
+
+// Asks for the rows of a step ahead of their use.
+static inline void prefetch_step(const Args& args, Step step, std::int64_t head,
+                                 std::int64_t v_begin, std::int64_t values) {
+  for (Port port : {Port::kQ, Port::kK}) {
+    prefetch_row(row(args, port, step, head), args.dims.K);
+  }
+  prefetch_row(row(args, Port::kV, step, head).after(v_begin), values);
+  for (Port port : {Port::kG, Port::kBeta, Port::kW}) {
+    if (args[port].present() && args[port].stride[3] == 1) {
+      prefetch_row(row(args, port, step, head), args.dims.K);
+    }
+  }
+}
+
+// A row of the output on its way to memory: the skipped input added, then gated by z.
+static inline void store_output(const Args& args, Step step, std::int64_t head,
+                                std::int64_t v_begin, std::int64_t values, std::int64_t padded,
+                                float* o, ForwardScratch& x) {
+  if (args[Port::kD].present()) {
+    load_row(row(args, Port::kV, step, head).after(v_begin), values, padded, x.wide);
+    for (std::int64_t v = 0; v < padded; v += kLanes) {
+      const Vec skipped =
+          hn::MulAdd(hn::LoadU(f32, x.skip + v), hn::LoadU(f32, x.wide + v), hn::LoadU(f32, o + v));
+      hn::StoreU(skipped, f32, o + v);
+    }
+  }
+  if (args[Port::kZ].present()) {
+    load_row(row(args, Port::kZ, step, head).after(v_begin), values, padded, x.wide);
+    for (std::int64_t v = 0; v < padded; v += kLanes) {
+      (Lanes::load(o + v) * silu(Lanes::load(x.wide + v))).store(o + v);
+    }
+  }
+  store_row(o, values, row(args, Port::kO, step, head).after(v_begin));
 }
 
 template <class Variant>
 static void forward(const Args& args, std::int64_t n, std::int64_t head, std::int64_t v_begin,
                     std::int64_t v_end, float* scratch) {
-  static_assert(Variant::decay == Decay::kScalar && Variant::erase == Erase::kScalar &&
-                    Variant::write == Write::kScalar,
-                "the sweep knows one decay and one beta a head");
+  constexpr bool kErase = Variant::erase != Erase::kNone;
+  constexpr bool kDecayRow = kHasGateRow<Variant>;
   ForwardScratch x(args, scratch);
-  const std::int64_t begin = args.offset(n), end = args.offset(n + 1);
+  const std::int64_t begin = args.offset(n) * args.dims.n, end = args.offset(n + 1) * args.dims.n;
   const std::int64_t keys = args.dims.K, values = v_end - v_begin;
   const std::int64_t padded = round_up(values, kValueBlock);
   load_state(args, n, head, v_begin, v_end, x);
+  if (kDecayRow) load_bias(args, head, x.K, x.bias);
+  if (args[Port::kD].present()) {
+    load_row(row(args, Port::kD, {0, 0}, head).after(v_begin), values, padded, x.skip);
+  }
   if (begin < end) {
-    load_token(args, begin, head, 0, x);
+    load_steps<Variant>(args, begin, 1, head, 0, x);
     clear(x.o, kValueBlock);  // as a write row of zeros
+    if (!is_last(args, step_of(args, begin))) clear(x.q_read, x.K);
+    for (std::int64_t i = 0; i < x.K; ++i) x.q[i] = 1.0f;  // as a decay
     for (std::int64_t v = 0; v < padded; v += kValueBlock) {
-      sweep(keys, x.k, x.k_read, x.q_read, 1.0f, x.o, x.state + v * keys, x.erased + v, x.read + v);
+      sweep<false, kErase, true>(keys, x.k, x.x_read, x.q_read, x.q, x.o, x.state + v * keys,
+                                 x.erased + v, x.read + v);
     }
   }
-  for (std::int64_t t = begin; t < end; t += kTokens) {
-    const std::int64_t count = end - t < kTokens ? end - t : kTokens;
+  for (std::int64_t r = begin; r < end; r += kSteps) {
+    const std::int64_t count = end - r < kSteps ? end - r : kSteps;
+    const std::int64_t ahead = end - (r + 1) < count ? end - (r + 1) : count;
+    load_steps<Variant>(args, r + 1, ahead, head, 1, x);
+    if (ahead < count) {  // nothing is read after the last step
+      clear(x.q_read + count * x.K, x.K);
+      clear(x.x_read + count * x.K, x.K);
+    }
     for (std::int64_t i = 0; i < count; ++i) {
-      if (t + i + 1 < end) {
-        load_token(args, t + i + 1, head, i + 1, x);
-      } else {  // nothing is read after the last token
-        clear(x.q_read + (i + 1) * x.K, x.K);
-        clear(x.k_read + (i + 1) * x.K, x.K);
-      }
-      load_row(row(args, Port::kV, t + i, head).after(v_begin), values, padded, x.v + i * x.V);
+      load_target<Variant>(args, step_of(args, r + i), head, v_begin, values, padded, x.wide,
+                           x.t + i * x.V);
     }
     for (std::int64_t v = 0; v < padded; v += kValueBlock) {
       for (std::int64_t i = 0; i < count; ++i) {
-        if (const std::int64_t ahead = t + i + kTokens; v == 0 && ahead < end) {
-          prefetch_row(row(args, Port::kQ, ahead, head), keys);
-          prefetch_row(row(args, Port::kK, ahead, head), keys);
-          prefetch_row(row(args, Port::kV, ahead, head).after(v_begin), values);
+        if (const std::int64_t later = r + i + kSteps; v == 0 && later < end) {
+          prefetch_step(args, step_of(args, later), head, v_begin, values);
         }
         float u[kValueBlock];
-        const Vec w = hn::Set(f32, x.write[i]), qk = hn::Set(f32, x.overlap[i]);
+        const Vec b = hn::Set(f32, x.b[i]), qk = hn::Set(f32, x.overlap[i]);
         const Vec scale = hn::Set(f32, args.scale);
         for (std::int64_t j = v; j < v + kValueBlock; j += kLanes) {
-          const Vec target = hn::LoadU(f32, x.v + i * x.V + j);
-          const Vec delta = hn::Mul(w, hn::Sub(target, hn::LoadU(f32, x.erased + j)));
+          Vec delta = hn::LoadU(f32, x.t + i * x.V + j);
+          if constexpr (kErase) delta = hn::Sub(delta, hn::LoadU(f32, x.erased + j));
+          if constexpr (!kUnitWrite<Variant>) delta = hn::Mul(b, delta);
           const Vec kept = hn::LoadU(f32, x.read + j);
           hn::StoreU(delta, f32, u + (j - v));
           hn::StoreU(hn::Mul(scale, hn::MulAdd(qk, delta, kept)), f32, x.o + i * x.V + j);
         }
-        sweep(keys, x.k + i * x.K, x.k_read + (i + 1) * x.K, x.q_read + (i + 1) * x.K, x.decay[i],
-              u, x.state + v * keys, x.erased + v, x.read + v);
+        const float* decay = kDecayRow ? x.decay + i * x.K : x.decays + i;
+        const auto update = args.dims.n == 1 || is_last(args, step_of(args, r + i + 1))
+                                ? sweep<kDecayRow, kErase, true>
+                                : sweep<kDecayRow, kErase, false>;
+        update(keys, x.k + i * x.K, x.x_read + (i + 1) * x.K, x.q_read + (i + 1) * x.K, decay, u,
+               x.state + v * keys, x.erased + v, x.read + v);
       }
     }
     for (std::int64_t i = 0; i < count; ++i) {
-      store_row(x.o + i * x.V, values, row(args, Port::kO, t + i, head).after(v_begin));
+      const Step step = step_of(args, r + i);
+      if (!is_last(args, step)) continue;
+      store_output(args, step, head, v_begin, values, padded, x.o + i * x.V, x);
     }
-    if (t + count < end) move_token(count, x);
+    if (r + count < end) move_step(count, x);
   }
   store_state(args, n, head, v_begin, v_end, x);
 }
 
+}  // namespace
 }  // namespace deltaworks::cpu::HWY_NAMESPACE

@@ -199,21 +199,24 @@ static inline void scale_columns(const float* factors, const float* x, std::int6
   }
 }
 
-// sums[c] += sum over r of x[r, c] y[r, c], in double.
-static inline void add_column_dots(const float* x, const float* y, std::int64_t rows,
-                                   std::int64_t cols, double* sums) {
+// sums[r] += sum over c of x[r, c] y[r, c], in double.
+static inline void add_row_dots(const float* x, const float* y, std::int64_t rows,
+                                std::int64_t cols, double* sums) {
   const hn::Half<F32> half;
   const hn::RepartitionToWide<F32> f64;
-  for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
-    for (std::int64_t c = 0; c < kPanel; c += kLanes / 2) {
-      auto sum = hn::LoadU(f64, sums + panel * kPanel + c);
-      for (std::int64_t r = 0; r < rows; ++r) {
+  constexpr std::int64_t kHalf = kLanes / 2;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    auto even = hn::Zero(f64), odd = hn::Zero(f64);
+    for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
+      for (std::int64_t c = 0; c < kPanel; c += kLanes) {
         const std::int64_t i = (panel * rows + r) * kPanel + c;
-        sum = hn::MulAdd(hn::PromoteTo(f64, hn::LoadU(half, x + i)),
-                         hn::PromoteTo(f64, hn::LoadU(half, y + i)), sum);
+        even = hn::MulAdd(hn::PromoteTo(f64, hn::LoadU(half, x + i)),
+                          hn::PromoteTo(f64, hn::LoadU(half, y + i)), even);
+        odd = hn::MulAdd(hn::PromoteTo(f64, hn::LoadU(half, x + i + kHalf)),
+                         hn::PromoteTo(f64, hn::LoadU(half, y + i + kHalf)), odd);
       }
-      hn::StoreU(sum, f64, sums + panel * kPanel + c);
     }
+    sums[r] += hn::GetLane(hn::SumOfLanes(f64, hn::Add(even, odd)));
   }
 }
 

@@ -10,7 +10,12 @@ namespace deltaworks::cpu::HWY_NAMESPACE {
 
 static std::size_t forward_scratch(const Args& args) { return ForwardScratch(args, nullptr).size; }
 static std::size_t backward_scratch(const Args& args) {
-  return BackwardScratch(args, nullptr).size;
+  return with_variant(
+      args.op, [&]<class Variant>() { return BackwardScratch<Variant>(args, nullptr).size; });
+}
+static std::int64_t backward_sums(const Args& args) {
+  return with_variant(args.op,
+                      [&]<class Variant>() { return skip_sum<Variant>(args) + args.dims.V; });
 }
 
 static void forward_item(const Args& args, std::int64_t n, std::int64_t head, std::int64_t v_begin,
@@ -30,6 +35,7 @@ static constexpr Kernels table(const char* isa) {
           forward_scratch,
           forward_item,
           backward_scratch,
+          backward_sums,
           backward_item};
 }
 

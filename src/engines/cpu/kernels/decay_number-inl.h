@@ -1,0 +1,153 @@
+// The decays of a chunk where a decay is one number a head. With G the cumulative gate inside the
+// chunk, and for row i
+//
+//   enter_i = exp(G_i)         what is left of the entering state S0 when row i reads it
+//   leave_i = exp(G_C - G_i)   what is left of row i's write in the leaving state
+//   D_ij = exp(G_i - G_j)      what is left of row j's write when row i reads it, i >= j
+//
+// No exponent is ever positive for gates <= 0. The products of rows are formed before their decay.
+#pragma once
+
+#include "engines/cpu/kernels/chunk-inl.h"
+
+namespace deltaworks::cpu::HWY_NAMESPACE {
+namespace {  // members of classes would be weak symbols
+
+// The gradient of each row's gate. Gate t lies in the decay of every pair i >= t > j, in what
+// row i >= t takes from the entering state, in what row j < t leaves, and in what passes through.
+// Those terms are summed as they are: a difference of row sums and column sums would cancel where
+// decay is strong. They do cancel where a state is overwritten, so they come in double.
+// `pair(i, j)` is dD_ij D_ij; `entering` and `leaving` are the same for enter and leave.
+template <class Pair>
+static inline void gate_gradient(const Pair& pair, const double* entering, const double* leaving,
+                                 double through, double* dg) {
+  double row[kChunk], left = 0;
+  for (std::int64_t i = 0; i < kChunk; ++i) row[i] = entering[i];
+  for (std::int64_t t = 0; t < kChunk; ++t) {
+    double sum = through + left;
+    for (std::int64_t i = t; i < kChunk; ++i) {
+      if (t > 0) row[i] += pair(i, t - 1);
+      sum += row[i];
+    }
+    dg[t] = sum;
+    left += leaving[t];
+  }
+}
+
+class DecayNumber {
+ public:
+  static std::int64_t gates(std::int64_t) { return 1; }  // a row
+
+  DecayNumber(std::int64_t K, std::int64_t V, Carver& carver) : K_(K), V_(V) {
+    for (float** m : {&kt_, &dt_}) *m = carver.take(kChunk * K);
+    faded_ = carver.take(kChunk * V);
+    for (float** m : {&W_, &Y_, &Yt_}) *m = carver.take(kChunk * kChunk);
+  }
+
+  // `gates` are 0 in rows past the end.
+  void load(const float* gates) {
+    double sum[kChunk];  // in double: a prefix past a few resets has lost its small digits in fp32
+    double running = 0;
+    for (std::int64_t i = 0; i < kChunk; ++i) {
+      running += static_cast<double>(gates[i]);
+      sum[i] = running;
+    }
+    for (std::int64_t i = 0; i < kChunk; ++i) {
+      enter_[i] = static_cast<float>(sum[i]);
+      leave_[i] = static_cast<float>(running - sum[i]);
+      for (std::int64_t j = 0; j < kChunk; ++j) {
+        decay_[i * kChunk + j] = j <= i ? static_cast<float>(sum[i] - sum[j]) : 0.0f;
+      }
+    }
+    const auto exponential = [](Lanes g) { return exp_of(g); };
+    map_lanes(kChunk, enter_, exponential);
+    map_lanes(kChunk, leave_, exponential);
+    for (std::int64_t i = 0; i < kChunk; ++i) {
+      map_lanes(round_up(i + 1, kLanes), decay_ + i * kChunk, exponential);
+    }
+  }
+
+  // The part j <= i of out_ij = sum over d of left_id D_ij k_jd, for each left.
+  template <int kLefts>
+  void scores(const float* const (&left)[kLefts], const float* k, Overlaps* const (&out)[kLefts]) {
+    transpose(k, kChunk, K_, kt_);
+    for (int m = 0; m < kLefts; ++m) {
+      exact_lower_product(kChunk, K_, Plain{left[m], kChunk}, kt_, out[m]->x);
+      for (std::int64_t i = 0; i < kChunk; ++i) {
+        for (std::int64_t j = 0; j <= i; ++j) out[m]->x[i * kChunk + j] *= fade(i, j);
+      }
+    }
+  }
+
+  void enter(const float* rows, float* to) const { scale_rows(enter_, rows, kChunk, K_, to); }
+  void leave(const float* rows, float* to) const { scale_rows(leave_, rows, kChunk, K_, to); }
+  // to = what is left of S [K, V]; they may be the same.
+  void carry(const float* S, float* to) const { scale_row(through(), S, K_ * V_, to); }
+
+  // Begins the gradients of the gates.
+  void begin_gradient(const float* S, const float* dS) {
+    through_gradient_ = static_cast<double>(through()) * exact_dot(S, dS, K_ * V_);
+    for (std::int64_t i = 0; i < kChunk; ++i) entering_[i] = leaving_[i] = 0;
+  }
+
+  // d = enter * (S f^T)^T, the gradient of `rows` that read S; f comes transposed, [V, kChunk].
+  void entering_gradient(const float* rows, const float* S, const float* ft, float* d) {
+    through_states(S, ft, enter_, d);
+    add_row_dots(rows, d, kChunk, K_, entering_);
+  }
+  // The same of `rows` that wrote what leaves.
+  void leaving_gradient(const float* rows, const float* dS, const float* ft, float* d) {
+    through_states(dS, ft, leave_, d);
+    add_row_dots(rows, d, kChunk, K_, leaving_);
+  }
+
+  // Adds what the pairs of rows give to dq and dk, and ends the gradients of the gates. The rows
+  // that erase are the keys: their share is in dk as well.
+  template <bool kErase>
+  void pairs_gradient(const Pairs& p, const float* q, const float* k, const float*, float* dq,
+                      float* dk, float*) {
+    lower<true>([&](std::int64_t i,
+                    std::int64_t j) { return static_cast<float>(fade(i, j) * p.dP->at(i, j)); },
+                W_);
+    product<true>(kChunk, K_, kChunk, Plain{W_, kChunk}, k, dq);
+    product<true>(kChunk, K_, kChunk, Transposed{W_, kChunk}, q, dk);
+    if constexpr (kErase) {
+      lower<false>([&](std::int64_t i,
+                       std::int64_t j) { return static_cast<float>(fade(i, j) * p.dL->at(i, j)); },
+                   Y_);
+      transpose(Y_, kChunk, kChunk, Yt_);
+      add_scaled_row(1.0f, Y_, kChunk * kChunk, Yt_);
+      product<true>(kChunk, K_, kChunk, Plain{Yt_, kChunk}, k, dk);
+    }
+    const auto pair = [&](std::int64_t i, std::int64_t j) {
+      const double read = p.dP->at(i, j) * p.P->at(i, j);
+      return kErase ? read + p.dL->at(i, j) * p.L->at(i, j) : read;
+    };
+    gate_gradient(pair, entering_, leaving_, through_gradient_, dg_);
+  }
+
+  // Gradient of row i's gate.
+  double gradient(std::int64_t i) const { return dg_[i]; }
+
+ private:
+  float through() const { return enter_[kChunk - 1]; }
+  double fade(std::int64_t i, std::int64_t j) const {
+    return static_cast<double>(decay_[i * kChunk + j]);
+  }
+
+  void through_states(const float* S, const float* ft, const float* factors, float* d) {
+    // Before the product: a state near overflow is read as the recurrence reads it.
+    scale_columns(factors, ft, V_, kChunk, faded_);
+    product<false>(K_, kChunk, V_, Plain{S, K_}, faded_, dt_);
+    transpose(dt_, K_, kChunk, d);
+  }
+
+  std::int64_t K_, V_;  // padded
+  float *kt_, *dt_, *faded_, *W_, *Y_, *Yt_;
+  float enter_[kChunk], leave_[kChunk];
+  float decay_[kChunk * kChunk];  // D, element (i, j) at i kChunk + j, for i >= j
+  double entering_[kChunk], leaving_[kChunk], through_gradient_, dg_[kChunk];
+};
+
+}  // namespace
+}  // namespace deltaworks::cpu::HWY_NAMESPACE

@@ -1,0 +1,197 @@
+// The decays of a chunk where each key channel has its own. Everything is a product of the decays
+// a_t of single rows, as the recurrence forms it: no exponent is needed inside, none can be
+// positive, and a reset is a factor 0. By channel,
+//
+//   enter_i = a_1 .. a_i    leave_i = a_(i+1) .. a_C    D_ij = a_(j+1) .. a_i,  i >= j
+//
+// and pairs are walked as the recurrence would walk them: forward with w_ij = D_ij * k_j, backward
+// with z_ij = m_ij + a_(i+1) * z_(i+1)j, where m_ij = dP_ij q_i + dL_ij x_i. Then row j's key gets
+// a_(j+1) * z_(j+1)j, and gate t the sum over j < t of w_tj * z_tj, in which nothing cancels that
+// does not cancel in the recurrence.
+#pragma once
+
+#include "engines/cpu/kernels/chunk-inl.h"
+
+namespace deltaworks::cpu::HWY_NAMESPACE {
+namespace {  // members of classes would be weak symbols
+
+class DecayRow {
+ public:
+  static std::int64_t gates(std::int64_t K) { return K; }  // a row
+
+  DecayRow(std::int64_t K, std::int64_t V, Carver& carver) : K_(K), V_(V) {
+    for (float** m : {&a_, &enter_, &leave_, &dg_}) *m = carver.take(kChunk * K);
+    dt_ = carver.take(kChunk * K);
+    w_ = carver.take(K);
+    through_gradient_ = carver.take(K);
+  }
+
+  // The decays of row i, padded; every row is set before load(), those past the end to 1.
+  void set_row(std::int64_t i, const float* decays) { put_row(decays, kChunk, i, K_, a_); }
+  void load(const float*) {
+    each_vector([&](std::int64_t c) {
+      Vec x = hn::Set(f32, 1.0f);
+      for (std::int64_t i = 0; i < kChunk; ++i) {
+        x = hn::Mul(x, at(a_, c, i));
+        put(x, enter_, c, i);
+      }
+      x = hn::Set(f32, 1.0f);
+      for (std::int64_t i = kChunk - 1; i >= 0; --i) {
+        put(x, leave_, c, i);
+        x = hn::Mul(x, at(a_, c, i));
+      }
+    });
+  }
+
+  // The part j <= i of out_ij = sum over d of left_id D_ijd k_jd, for each left, in double.
+  template <int kLefts>
+  void scores(const float* const (&left)[kLefts], const float* k, Overlaps* const (&out)[kLefts]) {
+    for (std::int64_t j = 0; j < kChunk; ++j) {
+      get_row(k, kChunk, j, K_, w_);
+      for (std::int64_t i = j; i < kChunk; ++i) {
+        WideSum sums[kLefts];
+        each_vector([&](std::int64_t c) {
+          Vec w = hn::LoadU(f32, w_ + c);
+          if (i > j) {
+            w = hn::Mul(w, at(a_, c, i));
+            hn::StoreU(w, f32, w_ + c);
+          }
+          for (int m = 0; m < kLefts; ++m) sums[m].add(at(left[m], c, i), w);
+        });
+        for (int m = 0; m < kLefts; ++m) out[m]->x[i * kChunk + j] = sums[m].total();
+      }
+    }
+  }
+
+  void enter(const float* rows, float* to) const { multiply_row(enter_, rows, kChunk * K_, to); }
+  void leave(const float* rows, float* to) const { multiply_row(leave_, rows, kChunk * K_, to); }
+  // to = what is left of S [K, V]; they may be the same.
+  void carry(const float* S, float* to) const {
+    float* through = w_;
+    get_row(enter_, kChunk, kChunk - 1, K_, through);
+    scale_rows(through, S, K_, V_, to);
+  }
+
+  // Begins the gradients of the gates.
+  void begin_gradient(const float* S, const float* dS) {
+    clear(dg_, kChunk * K_);
+    for (std::int64_t i = 0; i < K_; ++i) dots_[i] = 0;
+    add_row_dots(S, dS, K_, V_, dots_);
+    for (std::int64_t i = 0; i < K_; ++i) w_[i] = static_cast<float>(dots_[i]);
+    get_row(enter_, kChunk, kChunk - 1, K_, through_gradient_);
+    multiply_row(through_gradient_, w_, K_, through_gradient_);
+  }
+
+  // d = enter * (S f^T)^T, the gradient of `rows` that read S; f comes transposed, [V, kChunk].
+  void entering_gradient(const float* rows, const float* S, const float* ft, float* d) {
+    through_states(S, ft, enter_, d);
+    each_vector([&](std::int64_t c) {  // gate t lies in what every row from t on reads
+      Vec sum = zero();
+      for (std::int64_t i = kChunk - 1; i >= 0; --i) {
+        sum = hn::MulAdd(at(rows, c, i), at(d, c, i), sum);
+        put(hn::Add(at(dg_, c, i), sum), dg_, c, i);
+      }
+    });
+  }
+  // The same of `rows` that wrote what leaves.
+  void leaving_gradient(const float* rows, const float* dS, const float* ft, float* d) {
+    through_states(dS, ft, leave_, d);
+    each_vector([&](std::int64_t c) {  // gate t lies in what every row before t leaves
+      Vec sum = hn::LoadU(f32, through_gradient_ + c);
+      for (std::int64_t i = 0; i < kChunk; ++i) {
+        put(hn::Add(at(dg_, c, i), sum), dg_, c, i);
+        sum = hn::MulAdd(at(rows, c, i), at(d, c, i), sum);
+      }
+    });
+  }
+
+  // Adds what the pairs of rows give to dq, dk and dx, and ends the gradients of the gates.
+  template <bool kErase>
+  void pairs_gradient(const Pairs& p, const float* q, const float* k, const float* x, float* dq,
+                      float* dk, float* dx) {
+    float dP[kChunk * kChunk], dL[kChunk * kChunk];
+    for (std::int64_t i = 0; i < kChunk; ++i) {
+      for (std::int64_t j = 0; j <= i; ++j) {
+        dP[i * kChunk + j] = static_cast<float>(p.dP->at(i, j));
+        if (kErase) dL[i * kChunk + j] = static_cast<float>(p.dL->at(i, j));
+      }
+    }
+    each_vector([&](std::int64_t c) {
+      for (std::int64_t j = 0; j < kChunk; ++j) {
+        alignas(64) float faded[kChunk * kLanes];
+        Vec w = at(k, c, j);
+        for (std::int64_t i = j; i < kChunk; ++i) {
+          if (i > j) w = hn::Mul(w, at(a_, c, i));
+          hn::StoreU(w, f32, faded + i * kLanes);
+          put(hn::MulAdd(hn::Set(f32, dP[i * kChunk + j]), w, at(dq, c, i)), dq, c, i);
+          if (kErase && i > j) {
+            put(hn::MulAdd(hn::Set(f32, dL[i * kChunk + j]), w, at(dx, c, i)), dx, c, i);
+          }
+        }
+        Vec z = zero();
+        for (std::int64_t i = kChunk - 1; i > j; --i) {
+          z = hn::MulAdd(hn::Set(f32, dP[i * kChunk + j]), at(q, c, i), z);
+          if (kErase) z = hn::MulAdd(hn::Set(f32, dL[i * kChunk + j]), at(x, c, i), z);
+          put(hn::MulAdd(hn::LoadU(f32, faded + i * kLanes), z, at(dg_, c, i)), dg_, c, i);
+          z = hn::Mul(z, at(a_, c, i));
+        }
+        z = hn::MulAdd(hn::Set(f32, dP[j * kChunk + j]), at(q, c, j), z);
+        put(hn::Add(at(dk, c, j), z), dk, c, j);
+      }
+    });
+  }
+
+  // Gradients of row i's gates, padded.
+  void gradient_row(std::int64_t i, float* to) const { get_row(dg_, kChunk, i, K_, to); }
+
+ private:
+  // A sum of products, in double.
+  struct WideSum {
+    using Wide = hn::RepartitionToWide<F32>;
+    [[gnu::always_inline]] void add(Vec x, Vec y) {
+      low = hn::MulAdd(promote(hn::LowerHalf(x)), promote(hn::LowerHalf(y)), low);
+      high = hn::MulAdd(promote(hn::UpperHalf(hn::Half<F32>(), x)),
+                        promote(hn::UpperHalf(hn::Half<F32>(), y)), high);
+    }
+    [[gnu::always_inline]] static hn::Vec<Wide> promote(hn::Vec<hn::Half<F32>> x) {
+      return hn::PromoteTo(Wide(), x);
+    }
+    double total() const { return hn::GetLane(hn::SumOfLanes(Wide(), hn::Add(low, high))); }
+    hn::Vec<Wide> low = hn::Zero(Wide()), high = hn::Zero(Wide());
+  };
+
+  // Calls f(c) for the first channel c of every vector of channels.
+  template <class F>
+  [[gnu::always_inline]] void each_vector(const F& f) const {
+    for (std::int64_t c = 0; c < K_; c += kLanes) f(c);
+  }
+  // Channels from c on of row i.
+  [[gnu::always_inline]] static std::int64_t place(std::int64_t c, std::int64_t i) {
+    return (c / kPanel * kChunk + i) * kPanel + c % kPanel;
+  }
+  [[gnu::always_inline]] static Vec at(const float* m, std::int64_t c, std::int64_t i) {
+    return hn::LoadU(f32, m + place(c, i));
+  }
+  [[gnu::always_inline]] static void put(Vec x, float* m, std::int64_t c, std::int64_t i) {
+    hn::StoreU(x, f32, m + place(c, i));
+  }
+
+  void through_states(const float* S, const float* ft, const float* factors, float* d) {
+    product<false>(K_, kChunk, V_, Plain{S, K_}, ft, dt_);
+    transpose(dt_, K_, kChunk, d);
+    for (std::int64_t i = 0; i < kChunk * K_; i += kLanes) {
+      // Nothing is left where the factor is 0, also of a product that overflowed.
+      const Vec factor = hn::LoadU(f32, factors + i);
+      const Vec left = hn::Mul(factor, hn::LoadU(f32, d + i));
+      hn::StoreU(hn::IfThenElse(hn::Eq(factor, zero()), zero(), left), f32, d + i);
+    }
+  }
+
+  std::int64_t K_, V_;                // padded
+  float *a_, *enter_, *leave_, *dg_;  // [kChunk, K]
+  float *dt_, *w_, *through_gradient_;
+  double dots_[512 + kPanel];  // by channel; no head has more (problem/validate.cc)
+};
+
+}  // namespace
+}  // namespace deltaworks::cpu::HWY_NAMESPACE

@@ -1,0 +1,307 @@
+// The backward's scratch, and from the gradients of a chunk's rows to those of the inputs.
+#pragma once
+
+#include <type_traits>
+
+#include "engines/cpu/kernels/decay_number-inl.h"
+#include "engines/cpu/kernels/decay_row-inl.h"
+
+namespace deltaworks::cpu::HWY_NAMESPACE {
+namespace {  // members of classes would be weak symbols
+
+// Steps a chunk. Across a chunk the gradient of a state is formed as a difference; with few keys
+// that difference may be what dozens of projections in a row have left of the whole space, next to
+// nothing. Shorter chunks then keep its digits.
+static inline std::int64_t chunk_steps(const Dims& dims) { return dims.K < 8 ? dims.K : kChunk; }
+
+// Matrices in panels: [kChunk, K] are named like the rows they hold, a trailing t is a transpose.
+template <class Variant>
+struct BackwardScratch {
+  using Decay = std::conditional_t<kHasGateRow<Variant>, DecayRow, DecayNumber>;
+
+  BackwardScratch(const Args& args, float* base)
+      : K(round_up(args.dims.K, kPanel)),
+        V(round_up(args.dims.V, kPanel)),
+        carver(base),
+        decay(K, V, carver) {
+    const Dims& dims = args.dims;
+    const std::int64_t rows_of_all = dims.T * dims.n;
+    const std::int64_t steps = chunk_steps(dims);
+    const std::int64_t chunks = round_up(rows_of_all, steps) / steps;
+    states = carver.take(chunks * K * V);
+    residuals = carver.take(chunks * kChunk * V);
+    dS = carver.take(K * V);
+    for (float** m : {&q, &k, &rows, &dq, &dk}) *m = carver.take(kChunk * K);
+    x = k;
+    if constexpr (kHasBetaRow<Variant>) x = carver.take(kChunk * K);
+    if constexpr (kHasBetaRow<Variant>) beta = carver.take(kChunk * K);
+    if constexpr (Variant::erase != Erase::kNone) dx = carver.take(kChunk * K);
+    for (float** m : {&t, &u, &ut, &dO, &dOt, &dX, &dXt, &rows_v}) *m = carver.take(kChunk * V);
+    if (args[Port::kZ].present()) o = carver.take(kChunk * V);
+    reads = carver.take(kChunk * kChunk);
+    for (float** m : {&flat, &row, &wide, &target, &skip, &value}) {
+      *m = carver.take(K > V ? K : V);
+    }
+    if constexpr (kHasGateRow<Variant>) gate = carver.take(K);
+    if constexpr (kHasGateRow<Variant>) bias = carver.take(K);
+    dq_sum = carver.take(dims.H < dims.HO ? dims.T * K : 0);
+    dk_sum = carver.take(dims.HK < dims.HO ? rows_of_all * K : 0);
+    dv_sum = carver.take(dims.HV < dims.HO ? rows_of_all * V : 0);
+    size = carver.used();
+  }
+
+  std::int64_t K, V;  // padded
+  Carver carver;
+  Decay decay;
+  float* states;     // [chunks][K, V], entering each chunk
+  float* residuals;  // [chunks][kChunk, V]
+  float* dS;         // [K, V]
+  float *q, *k, *x, *beta = nullptr, *rows, *dq, *dk, *dx = nullptr;
+  float *t, *u, *ut, *dO, *dOt, *dX, *dXt, *rows_v, *o = nullptr;
+  float* reads;                                      // P, [kChunk, kChunk]
+  float *flat, *row, *wide, *target, *skip, *value;  // a row each
+  float *gate = nullptr, *bias = nullptr;            // a row each
+  float *dq_sum, *dk_sum, *dv_sum;  // flat rows, summed over the heads of the group so far
+  float b[kChunk], q_norm[kChunk], k_norm[kChunk];
+  Overlaps P, L, dP, dL;
+  std::size_t size;
+};
+
+// A [N, HO, V, K] state in memory to and from panels [K, V].
+template <class Scratch>
+static inline void load_state(const Args& args, Port port, std::int64_t n, std::int64_t head,
+                              Scratch& x, float* S) {
+  clear(S, x.K * x.V);
+  if (!args[port].present()) return;
+  for (std::int64_t v = 0; v < args.dims.V; ++v) {
+    load_row(state_row(args, port, n, head, v), args.dims.K, x.K, x.flat);
+    float* to = panel_row(S, x.K, 0, v / kPanel) + v % kPanel;
+    for (std::int64_t i = 0; i < args.dims.K; ++i) to[i * kPanel] = x.flat[i];
+  }
+}
+template <class Scratch>
+static inline void store_state(const Args& args, Port port, std::int64_t n, std::int64_t head,
+                               const float* S, Scratch& x) {
+  if (!args[port].present()) return;
+  for (std::int64_t v = 0; v < args.dims.V; ++v) {
+    const float* from = panel_row(S, x.K, 0, v / kPanel) + v % kPanel;
+    for (std::int64_t i = 0; i < args.dims.K; ++i) x.flat[i] = from[i * kPanel];
+    store_row(x.flat, args.dims.K, state_row(args, port, n, head, v));
+  }
+}
+
+// Adds a head's gradient row to the group's sum and, after the last head, hands it on. Returns
+// whether `flat` now holds the whole gradient.
+static inline bool sum_over_group(float* sum, std::int64_t token, bool shared, bool first,
+                                  bool last, std::int64_t padded, float* flat) {
+  if (!shared) return true;
+  float* kept = sum + token * padded;
+  if (!first) add_scaled_row(1.0f, kept, padded, flat);
+  if (!last) copy(flat, padded, kept);
+  return last;
+}
+
+// The gradient of a row before its normalisation: x = r y, so dy = r (dx - x (x.dx)).
+static inline void through_norm(float inverse_norm, const float* x, std::int64_t padded,
+                                float* dx) {
+  add_scaled_row(-dot(x, dx, padded), x, padded, dx);
+  scale_row(inverse_norm, dx, padded, dx);
+}
+
+struct Head {
+  std::int64_t head;
+  bool first, last;  // of its group
+};
+
+// What a head of a sequence adds to the gradients of its parameters, in this order: a_log or A (1),
+// dt_bias (1, or K by channel), D (V).
+inline constexpr std::int64_t kBiasSum = 1;
+template <class Variant>
+static inline std::int64_t skip_sum(const Args& args) {
+  return kBiasSum + BackwardScratch<Variant>::Decay::gates(args.dims.K);
+}
+
+// dg of a step by channel, from the gradients of the logs of its decays in `d`; adds to the sums.
+static inline void store_gate_row(const Args& args, Step step, std::int64_t head,
+                                  std::int64_t padded, const float* bias, const float* d,
+                                  float* flat, double* sums) {
+  if (!is_first(step)) return;
+  load_row(row(args, Port::kG, step, head), args.dims.K, padded, flat);
+  const Lanes a{static_cast<double>(parameter(args, Port::kALog, head))};
+  for (std::int64_t i = 0; i < padded; i += kLanes) {
+    const GateSlope<Lanes> slope =
+        gate_slope(args.gate, Lanes::load(flat + i), a, Lanes::load(bias + i));
+    const Lanes dg = Lanes::load(d + i);
+    (dg * slope.g).store(flat + i);
+    if (args.gate.form != GateForm::kSoftplus && args.gate.form != GateForm::kSigmoid) continue;
+    float of_a[kLanes], of_bias[kLanes];
+    (dg * slope.a).store(of_a);
+    (dg * slope.dt_bias).store(of_bias);
+    for (std::int64_t c = 0; c < kLanes && i + c < args.dims.K; ++c) {
+      sums[0] += static_cast<double>(of_a[c]);
+      sums[kBiasSum + i + c] += static_cast<double>(of_bias[c]);
+    }
+  }
+  if (args[Port::kDG].present()) store_row(flat, args.dims.K, row(args, Port::kDG, step, head));
+}
+
+// The same where the gate is a number; `write` is the gradient of b, for a time step.
+template <class Variant>
+static inline void store_gate(const Args& args, Step step, std::int64_t head, double dg,
+                              float write, double* sums) {
+  if (!is_first(step)) return;
+  const Lanes g{static_cast<double>(scalar(args, Port::kG, step, head))};
+  const Lanes a{static_cast<double>(parameter(args, Port::kALog, head))};
+  const Lanes bias{static_cast<double>(parameter(args, Port::kDtBias, head))};
+  const auto first = [](Lanes x) { return hn::GetLane(x.x); };
+  const GateSlope<Lanes> slope = gate_slope(args.gate, g, a, bias);
+  float of_write = 0.0f;
+  if constexpr (Variant::gate == Gate::kTimeStep) {
+    of_write = write * first(step_slope(args.gate, g, bias));
+  }
+  if (args[Port::kDG].present()) {
+    store_scalar(args, Port::kDG, step, head, static_cast<float>(dg) * first(slope.g) + of_write);
+  }
+  sums[0] += dg * static_cast<double>(first(slope.a));
+  sums[kBiasSum] += dg * static_cast<double>(first(slope.dt_bias)) + static_cast<double>(of_write);
+}
+
+// What D and z get from row i, in place: `dt` holds the gradient of the row of v so far. The row of
+// the output before its gate is o + D v.
+template <class Scratch>
+static inline void store_output_gradients(const Args& args, Step step, std::int64_t head,
+                                          std::int64_t i, float* dt, double* sums, Scratch& x) {
+  if (!args[Port::kDO].present()) {
+    clear(x.flat, x.V);
+    if (args[Port::kDZ].present()) {
+      store_row(x.flat, args.dims.V, row(args, Port::kDZ, step, head));
+    }
+    return;
+  }
+  const bool skips = args[Port::kD].present(), gated = args[Port::kZ].present();
+  float *dO = x.flat, *z = x.wide, *v = x.row;
+  load_row(row(args, Port::kDO, step, head), args.dims.V, x.V, dO);
+  if (gated) {
+    load_row(row(args, Port::kZ, step, head), args.dims.V, x.V, z);
+    get_row(x.o, kChunk, i, x.V, v);
+    if (args.scale != 1.0f) scale_row(args.scale, v, x.V, v);
+    if (skips) {
+      load_row(row(args, Port::kD, {0, 0}, head), args.dims.V, x.V, x.skip);
+      load_row(row(args, Port::kV, step, head), args.dims.V, x.V, x.value);
+      for (std::int64_t c = 0; c < x.V; c += kLanes) {
+        (Lanes::load(v + c) + Lanes::load(x.skip + c) * Lanes::load(x.value + c)).store(v + c);
+      }
+    }
+    for (std::int64_t c = 0; c < x.V; c += kLanes) {
+      // (z sigmoid(z))' = sigmoid(z) (1 + z sigmoid(-z))
+      const Lanes each = Lanes::load(z + c), gradient = Lanes::load(dO + c);
+      const Lanes slope = sigmoid(each) * (Lanes(1.0) + each * sigmoid(-each));
+      (gradient * Lanes::load(v + c) * slope).store(v + c);
+      (gradient * silu(each)).store(dO + c);
+    }
+    if (args[Port::kDZ].present()) store_row(v, args.dims.V, row(args, Port::kDZ, step, head));
+  }
+  if (skips) {
+    load_row(row(args, Port::kD, {0, 0}, head), args.dims.V, x.V, x.skip);
+    load_row(row(args, Port::kV, step, head), args.dims.V, x.V, x.value);
+    for (std::int64_t c = 0; c < args.dims.V; ++c) {
+      sums[c] += static_cast<double>(dO[c]) * static_cast<double>(x.value[c]);
+    }
+    multiply_row(x.skip, dO, x.V, dO);
+    add_scaled_row(1.0f, dO, x.V, dt);
+  }
+}
+
+// Gradients of v, w, b and the gate of row i, and of D and z.
+template <class Variant>
+static inline void store_write_gradients(const Args& args, Step step, Head head, std::int64_t begin,
+                                         std::int64_t i, const float* R, double* sums,
+                                         BackwardScratch<Variant>& x) {
+  const Dims& dims = args.dims;
+  float* dt = x.target;
+  get_row(x.dX, kChunk, i, x.V, dt);
+  float db = 0.0f;
+  if constexpr (!kUnitWrite<Variant>) {
+    get_row(R, kChunk, i, x.V, x.flat);
+    db = static_cast<float>(exact_dot(dt, x.flat, x.V));
+    scale_row(x.b[i], dt, x.V, dt);
+    if (Variant::gate == Gate::kDecay && args[Port::kDBeta].present()) {
+      const Lanes beta{static_cast<double>(scalar(args, Port::kBeta, step, head.head))};
+      const Lanes slope = beta_slope(args.beta, beta);
+      store_scalar(args, Port::kDBeta, step, head.head, hn::GetLane(slope.x) * db);
+    }
+  } else {
+    load_row(row(args, Port::kV, step, head.head), dims.V, x.V, x.flat);
+    load_row(row(args, Port::kW, step, head.head), dims.V, x.V, x.wide);
+    if (args[Port::kDW].present()) {
+      multiply_row(x.flat, dt, x.V, x.flat);
+      store_row(x.flat, dims.V, row(args, Port::kDW, step, head.head));
+    }
+    multiply_row(x.wide, dt, x.V, dt);
+  }
+  if ((args[Port::kD].present() || args[Port::kZ].present()) && is_last(args, step)) {
+    store_output_gradients(args, step, head.head, i, dt, sums + skip_sum<Variant>(args), x);
+  }
+  if (args[Port::kDV].present() &&
+      sum_over_group(x.dv_sum, step.t * dims.n + step.sub - begin, dims.HV < dims.HO, head.first,
+                     head.last, x.V, dt)) {
+    store_row(dt, dims.V, row(args, Port::kDV, step, head.head));
+  }
+  if constexpr (kHasGateRow<Variant>) {
+    x.decay.gradient_row(i, x.wide);
+    store_gate_row(args, step, head.head, x.K, x.bias, x.wide, x.flat, sums);
+  } else {
+    store_gate<Variant>(args, step, head.head, x.decay.gradient(i), db, sums);
+  }
+}
+
+// Writes the gradients of a chunk's inputs: x.dq, x.dk and x.dx hold those of the rows, x.dX that
+// of U's right-hand side.
+template <class Variant>
+static inline void store_gradients(const Args& args, Place place, Head head, std::int64_t begin,
+                                   const float* R, double* sums, BackwardScratch<Variant>& x) {
+  const Dims& dims = args.dims;
+  for (std::int64_t i = 0; i < place.count; ++i) {
+    const std::int64_t r = place.r + i;
+    const Step step = step_of(args, r);
+    if (args[Port::kDQ].present() && is_last(args, step)) {
+      get_row(x.dq, kChunk, i, x.K, x.flat);
+      if (sum_over_group(x.dq_sum, step.t - begin / dims.n, dims.H < dims.HO, head.first, head.last,
+                         x.K, x.flat)) {
+        get_row(x.q, kChunk, i, x.K, x.row);
+        if (args.l2norm) through_norm(x.q_norm[i], x.row, x.K, x.flat);
+        store_row(x.flat, dims.K, row(args, Port::kDQ, step, head.head));
+      }
+    }
+    get_row(x.k, kChunk, i, x.K, x.row);
+    get_row(x.dk, kChunk, i, x.K, x.flat);
+    if constexpr (Variant::erase == Erase::kScalar) {
+      get_row(x.dx, kChunk, i, x.K, x.wide);
+      add_scaled_row(1.0f, x.wide, x.K, x.flat);
+    } else if constexpr (kHasBetaRow<Variant>) {
+      float *dx = x.wide, *beta = x.gate;
+      get_row(x.dx, kChunk, i, x.K, dx);
+      get_row(x.beta, kChunk, i, x.K, beta);
+      multiply_row(beta, dx, x.K, beta);
+      add_scaled_row(1.0f, beta, x.K, x.flat);
+      multiply_row(x.row, dx, x.K, dx);
+      if (args[Port::kDBeta].present()) {
+        if (args.beta.sigmoid) {
+          load_row(row(args, Port::kBeta, step, head.head), dims.K, x.K, beta);
+          map_lanes(x.K, beta, [&](Lanes logit) { return beta_slope(args.beta, logit); });
+          multiply_row(beta, dx, x.K, dx);
+        }
+        store_row(dx, dims.K, row(args, Port::kDBeta, step, head.head));
+      }
+    }
+    if (args[Port::kDK].present() && sum_over_group(x.dk_sum, r - begin, dims.HK < dims.HO,
+                                                    head.first, head.last, x.K, x.flat)) {
+      if (args.l2norm) through_norm(x.k_norm[i], x.row, x.K, x.flat);
+      store_row(x.flat, dims.K, row(args, Port::kDK, step, head.head));
+    }
+    store_write_gradients<Variant>(args, step, head, begin, i, R, sums, x);
+  }
+}
+
+}  // namespace
+}  // namespace deltaworks::cpu::HWY_NAMESPACE
