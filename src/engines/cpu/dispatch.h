@@ -13,11 +13,13 @@ struct Kernels {
   const char* isa;
   std::int32_t lanes;        // of fp32
   std::int32_t value_block;  // values that one forward item takes at least
+  std::int32_t heads;        // heads that one forward item takes at most
 
-  // One sequence and head, values [v_begin, v_end), v_begin a multiple of value_block.
+  // One sequence, heads [head, head + count) with count <= heads, and values [v_begin, v_end),
+  // v_begin a multiple of value_block. The scratch is that of one head.
   std::size_t (*forward_scratch)(const Args& args);
-  void (*forward)(const Args& args, std::int64_t n, std::int64_t head, std::int64_t v_begin,
-                  std::int64_t v_end, float* scratch);
+  void (*forward)(const Args& args, std::int64_t n, std::int64_t head, std::int64_t count,
+                  std::int64_t v_begin, std::int64_t v_end, float* scratch);
 
   // One sequence and group of heads; `sums` receives, per head of the group, backward_sums numbers:
   // what this sequence adds to the gradients of a_log or A (1), dt_bias (1, or K by channel) and

@@ -4,7 +4,7 @@
 //   sums    [N, HO, ...]  what each sequence adds to the gradients of parameters (backward)
 //   scratch [threads]     one kernel's scratch a worker
 //
-// Forward items are (sequence, head, span of values), backward items (sequence, group of heads).
+// Forward items are (sequence, heads, span of values), backward items (sequence, group of heads).
 // Which worker takes an item changes nothing that is computed.
 #include "registry/engine.h"
 
@@ -27,8 +27,11 @@ using cpu::Args;
 using cpu::Kernels;
 
 constexpr std::size_t kAlign = 64;
-// With at least this many (sequence, head) pairs an item takes all values: rows are converted once.
-constexpr std::int64_t kManyPairs = 32;
+// With at least this many (sequence, head) pairs a worker an item takes all values: rows are
+// converted once.
+constexpr std::int64_t kManyPairs = 4;
+// And with so many items a worker, an item takes several heads.
+constexpr std::int64_t kManyItems = 2;
 // Waking a worker takes about 4 us, in which one updates this many state elements: with less to do
 // for each, fewer workers are faster.
 constexpr double kWorkOfAWorker = 1 << 16;
@@ -52,11 +55,7 @@ class CpuExecutable final : public Executable {
     args_.beta = beta_form(problem);
     describe_tensors();
     if (forward()) {
-      spans_ = dims.N * dims.HO >= kManyPairs
-                   ? 1
-                   : (dims.V + kernels_.value_block - 1) / kernels_.value_block;
-      items_ = dims.N * dims.HO * spans_;
-      scratch_ = kernels_.forward_scratch(args_);
+      divide_forward();
     } else {
       items_ = dims.N * args_.groups();
       scratch_ = kernels_.backward_scratch(args_);
@@ -109,6 +108,22 @@ class CpuExecutable final : public Executable {
   };
 
   bool forward() const { return problem_.pass == Pass::kForward; }
+
+  // With many pairs a worker, items of several heads and all values; with few, of one block of
+  // values of a head.
+  void divide_forward() {
+    const Dims& dims = args_.dims;
+    const std::int64_t pairs = dims.N * dims.HO, workers = problem_.threads;
+    if (pairs < kManyPairs * workers) {
+      spans_ = (dims.V + kernels_.value_block - 1) / kernels_.value_block;
+    } else if (pairs >= kernels_.heads * kManyItems * workers) {
+      heads_ = kernels_.heads;
+    }
+    head_items_ = (dims.HO + heads_ - 1) / heads_;
+    items_ = dims.N * head_items_ * spans_;
+    scratch_ =
+        static_cast<std::size_t>(std::min(heads_, dims.HO)) * kernels_.forward_scratch(args_);
+  }
 
   // The tensors as the kernels walk them (args.h), without memory: only a base that is not null
   // marks what is there.
@@ -190,9 +205,11 @@ class CpuExecutable final : public Executable {
     auto* scratch =
         reinterpret_cast<float*>(memory.scratch + worker * align(scratch_ * sizeof(float)));
     if (forward()) {
-      const std::int64_t span = item % spans_, pair = item / spans_;
+      const std::int64_t span = item % spans_, head_item = item / spans_;
+      const std::int64_t head = head_item % head_items_ * heads_;
       const std::int64_t width = spans_ == 1 ? dims.V : kernels_.value_block;
-      kernels_.forward(args, memory.order[pair / dims.HO], pair % dims.HO, span * width,
+      kernels_.forward(args, memory.order[head_item / head_items_], head,
+                       std::min(heads_, dims.HO - head), span * width,
                        std::min(dims.V, (span + 1) * width), scratch);
       return;
     }
@@ -262,7 +279,9 @@ class CpuExecutable final : public Executable {
   Problem problem_;
   const Kernels& kernels_;
   Args args_;
-  std::int64_t spans_ = 1;  // of values, a (sequence, head)
+  std::int64_t spans_ = 1;       // of values, a (sequence, head)
+  std::int64_t heads_ = 1;       // of a forward item
+  std::int64_t head_items_ = 0;  // of a sequence, and span of values
   std::int64_t items_ = 0;
   std::size_t scratch_ = 0;  // floats
   int workers_ = 0;

@@ -4,6 +4,7 @@
 // their derivation: docs/design/gated-delta-rule.md.
 #pragma once
 
+#include "engines/cpu/kernels/forward-inl.h"
 #include "engines/cpu/kernels/gradients-inl.h"
 #include "variants/traits.h"
 
@@ -25,6 +26,19 @@ struct Chunks {
 
   std::int64_t begin, end, steps, count;
 };
+
+// Asks for the rows of a chunk ahead of their use.
+[[gnu::always_inline]] static inline void prefetch_chunk(const Args& args, Place place,
+                                                         std::int64_t head, bool reverse) {
+  for (std::int64_t i = 0; i < place.count; ++i) {
+    const Step step = step_of(args, place.r + i);
+    prefetch_step(args, step, head, 0, args.dims.V);
+    if (!reverse) continue;
+    for (Port port : {Port::kDO, Port::kDQ, Port::kDK, Port::kDV}) {
+      if (args[port].present()) prefetch_row(row(args, port, step, head), args.dims.K);
+    }
+  }
+}
 
 // What both sweeps need of a chunk: keys, rows that erase, numbers and decays.
 template <class Variant>
@@ -85,6 +99,7 @@ static inline void keep_states(const Args& args, std::int64_t n, std::int64_t he
   for (std::int64_t c = 0; c < chunks.count; ++c) {
     const Place place = chunks[c];
     const float* S = x.states + c * x.K * x.V;
+    if (c + 1 < chunks.count) prefetch_chunk(args, chunks[c + 1], head, false);
     load_chunk<Variant>(args, place, head, x);
     if constexpr (Variant::erase != Erase::kNone) {
       x.decay.template scores<1>({x.x}, x.k, {&x.L});
@@ -217,6 +232,7 @@ static void backward(const Args& args, std::int64_t n, std::int64_t group, doubl
     keep_states(args, n, head.head, x);
     load_state(args, Port::kDFinalState, n, head.head, x, x.dS);
     for (std::int64_t c = chunks.count - 1; c >= 0; --c) {
+      if (c > 0) prefetch_chunk(args, chunks[c - 1], head.head, true);
       reverse_chunk(args, chunks[c], head, chunks.begin, x.states + c * x.K * x.V,
                     x.residuals + c * kChunk * x.V, sums + args.sums * i, x);
     }

@@ -24,6 +24,8 @@ inline constexpr std::int64_t kValueBlock = kVectors * kLanes;
 // Steps whose rows are converted and normalised at a time, for all blocks of values.
 inline constexpr std::int64_t kSteps = 16;
 static_assert(kSteps % kLanes == 0);
+// Heads of an item at most: their states stay in the second-level cache.
+inline constexpr std::int64_t kHeads = 4;
 
 // `decay` is a row, or one number for all keys; without kErase there is no x', without kRead no q'.
 template <bool kDecayRow, bool kErase, bool kRead>
@@ -56,6 +58,7 @@ static inline void sweep(std::int64_t keys, const float* k, const float* x_read,
 }
 
 struct ForwardScratch {
+  ForwardScratch() = default;
   ForwardScratch(const Args& args, float* base)
       : K(round_up(args.dims.K, kLanes)), V(round_up(args.dims.V, kValueBlock)) {
     Carver carver(base);
@@ -159,8 +162,9 @@ static inline void move_step(std::int64_t slot, ForwardScratch& x) {
 }
 
 // Asks for the rows of a step ahead of their use.
-static inline void prefetch_step(const Args& args, Step step, std::int64_t head,
-                                 std::int64_t v_begin, std::int64_t values) {
+[[gnu::always_inline]] static inline void prefetch_step(const Args& args, Step step,
+                                                        std::int64_t head, std::int64_t v_begin,
+                                                        std::int64_t values) {
   for (Port port : {Port::kQ, Port::kK}) {
     prefetch_row(row(args, port, step, head), args.dims.K);
   }
@@ -193,74 +197,106 @@ static inline void store_output(const Args& args, Step step, std::int64_t head,
   store_row(o, values, row(args, Port::kO, step, head).after(v_begin));
 }
 
+// Steps [begin, end) of a sequence, values [v_begin, v_end): what an item takes.
+struct Span {
+  std::int64_t n, begin, end, v_begin, v_end;
+  std::int64_t values() const { return v_end - v_begin; }
+  std::int64_t padded() const { return round_up(values(), kValueBlock); }
+};
+
+// Loads a head's state and reads it for the first step.
 template <class Variant>
-static void forward(const Args& args, std::int64_t n, std::int64_t head, std::int64_t v_begin,
-                    std::int64_t v_end, float* scratch) {
+static void start_head(const Args& args, const Span& span, std::int64_t head, ForwardScratch& x) {
+  load_state(args, span.n, head, span.v_begin, span.v_end, x);
+  if constexpr (kHasGateRow<Variant>) load_bias(args, head, x.K, x.bias);
+  if (args[Port::kD].present()) {
+    load_row(row(args, Port::kD, {0, 0}, head).after(span.v_begin), span.values(), span.padded(),
+             x.skip);
+  }
+  if (span.begin == span.end) return;
+  load_steps<Variant>(args, span.begin, 1, head, 0, x);
+  if (!is_last(args, step_of(args, span.begin))) clear(x.q_read, x.K);
+  clear(x.o, kValueBlock);  // as a write row of zeros
+  const float one = 1.0f;   // as a decay
+  for (std::int64_t v = 0; v < span.padded(); v += kValueBlock) {
+    sweep<false, Variant::erase != Erase::kNone, true>(args.dims.K, x.k, x.x_read, x.q_read, &one,
+                                                       x.o, x.state + v * args.dims.K, x.erased + v,
+                                                       x.read + v);
+  }
+}
+
+// A run of at most kSteps steps of a head, from step r on.
+template <class Variant>
+static void advance_head(const Args& args, const Span& span, std::int64_t head, std::int64_t r,
+                         ForwardScratch& x) {
   constexpr bool kErase = Variant::erase != Erase::kNone;
   constexpr bool kDecayRow = kHasGateRow<Variant>;
-  ForwardScratch x(args, scratch);
-  const std::int64_t begin = args.offset(n) * args.dims.n, end = args.offset(n + 1) * args.dims.n;
-  const std::int64_t keys = args.dims.K, values = v_end - v_begin;
-  const std::int64_t padded = round_up(values, kValueBlock);
-  load_state(args, n, head, v_begin, v_end, x);
-  if (kDecayRow) load_bias(args, head, x.K, x.bias);
-  if (args[Port::kD].present()) {
-    load_row(row(args, Port::kD, {0, 0}, head).after(v_begin), values, padded, x.skip);
+  const std::int64_t keys = args.dims.K, end = span.end;
+  const std::int64_t values = span.values(), padded = span.padded();
+  const std::int64_t count = end - r < kSteps ? end - r : kSteps;
+  const std::int64_t ahead = end - (r + 1) < count ? end - (r + 1) : count;
+  load_steps<Variant>(args, r + 1, ahead, head, 1, x);
+  if (ahead < count) {  // nothing is read after the last step
+    clear(x.q_read + count * x.K, x.K);
+    clear(x.x_read + count * x.K, x.K);
   }
-  if (begin < end) {
-    load_steps<Variant>(args, begin, 1, head, 0, x);
-    clear(x.o, kValueBlock);  // as a write row of zeros
-    if (!is_last(args, step_of(args, begin))) clear(x.q_read, x.K);
-    for (std::int64_t i = 0; i < x.K; ++i) x.q[i] = 1.0f;  // as a decay
-    for (std::int64_t v = 0; v < padded; v += kValueBlock) {
-      sweep<false, kErase, true>(keys, x.k, x.x_read, x.q_read, x.q, x.o, x.state + v * keys,
-                                 x.erased + v, x.read + v);
-    }
+  for (std::int64_t i = 0; i < count; ++i) {
+    load_target<Variant>(args, step_of(args, r + i), head, span.v_begin, values, padded, x.wide,
+                         x.t + i * x.V);
   }
-  for (std::int64_t r = begin; r < end; r += kSteps) {
-    const std::int64_t count = end - r < kSteps ? end - r : kSteps;
-    const std::int64_t ahead = end - (r + 1) < count ? end - (r + 1) : count;
-    load_steps<Variant>(args, r + 1, ahead, head, 1, x);
-    if (ahead < count) {  // nothing is read after the last step
-      clear(x.q_read + count * x.K, x.K);
-      clear(x.x_read + count * x.K, x.K);
-    }
+  for (std::int64_t v = 0; v < padded; v += kValueBlock) {
     for (std::int64_t i = 0; i < count; ++i) {
-      load_target<Variant>(args, step_of(args, r + i), head, v_begin, values, padded, x.wide,
-                           x.t + i * x.V);
-    }
-    for (std::int64_t v = 0; v < padded; v += kValueBlock) {
-      for (std::int64_t i = 0; i < count; ++i) {
-        if (const std::int64_t later = r + i + kSteps; v == 0 && later < end) {
-          prefetch_step(args, step_of(args, later), head, v_begin, values);
-        }
-        float u[kValueBlock];
-        const Vec b = hn::Set(f32, x.b[i]), qk = hn::Set(f32, x.overlap[i]);
-        const Vec scale = hn::Set(f32, args.scale);
-        for (std::int64_t j = v; j < v + kValueBlock; j += kLanes) {
-          Vec delta = hn::LoadU(f32, x.t + i * x.V + j);
-          if constexpr (kErase) delta = hn::Sub(delta, hn::LoadU(f32, x.erased + j));
-          if constexpr (!kUnitWrite<Variant>) delta = hn::Mul(b, delta);
-          const Vec kept = hn::LoadU(f32, x.read + j);
-          hn::StoreU(delta, f32, u + (j - v));
-          hn::StoreU(hn::Mul(scale, hn::MulAdd(qk, delta, kept)), f32, x.o + i * x.V + j);
-        }
-        const float* decay = kDecayRow ? x.decay + i * x.K : x.decays + i;
-        const auto update = args.dims.n == 1 || is_last(args, step_of(args, r + i + 1))
-                                ? sweep<kDecayRow, kErase, true>
-                                : sweep<kDecayRow, kErase, false>;
-        update(keys, x.k + i * x.K, x.x_read + (i + 1) * x.K, x.q_read + (i + 1) * x.K, decay, u,
-               x.state + v * keys, x.erased + v, x.read + v);
+      if (const std::int64_t later = r + i + kSteps; v == 0 && later < end) {
+        prefetch_step(args, step_of(args, later), head, span.v_begin, values);
       }
+      float u[kValueBlock];
+      const Vec b = hn::Set(f32, x.b[i]), qk = hn::Set(f32, x.overlap[i]);
+      const Vec scale = hn::Set(f32, args.scale);
+      for (std::int64_t j = v; j < v + kValueBlock; j += kLanes) {
+        Vec delta = hn::LoadU(f32, x.t + i * x.V + j);
+        if constexpr (kErase) delta = hn::Sub(delta, hn::LoadU(f32, x.erased + j));
+        if constexpr (!kUnitWrite<Variant>) delta = hn::Mul(b, delta);
+        const Vec kept = hn::LoadU(f32, x.read + j);
+        hn::StoreU(delta, f32, u + (j - v));
+        hn::StoreU(hn::Mul(scale, hn::MulAdd(qk, delta, kept)), f32, x.o + i * x.V + j);
+      }
+      const float* decay = kDecayRow ? x.decay + i * x.K : x.decays + i;
+      const auto update = args.dims.n == 1 || is_last(args, step_of(args, r + i + 1))
+                              ? sweep<kDecayRow, kErase, true>
+                              : sweep<kDecayRow, kErase, false>;
+      update(keys, x.k + i * x.K, x.x_read + (i + 1) * x.K, x.q_read + (i + 1) * x.K, decay, u,
+             x.state + v * keys, x.erased + v, x.read + v);
     }
-    for (std::int64_t i = 0; i < count; ++i) {
-      const Step step = step_of(args, r + i);
-      if (!is_last(args, step)) continue;
-      store_output(args, step, head, v_begin, values, padded, x.o + i * x.V, x);
-    }
-    if (r + count < end) move_step(count, x);
   }
-  store_state(args, n, head, v_begin, v_end, x);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Step step = step_of(args, r + i);
+    if (!is_last(args, step)) continue;
+    store_output(args, step, head, span.v_begin, values, padded, x.o + i * x.V, x);
+  }
+  if (r + count < end) move_step(count, x);
+}
+
+// Heads [head, head + count) go through the tokens side by side: their rows of one token share
+// pages, and each page costs a walk of the page table.
+template <class Variant>
+static void forward(const Args& args, std::int64_t n, std::int64_t head, std::int64_t count,
+                    std::int64_t v_begin, std::int64_t v_end, float* scratch) {
+  const Span span{n, args.offset(n) * args.dims.n, args.offset(n + 1) * args.dims.n, v_begin,
+                  v_end};
+  ForwardScratch heads[kHeads];
+  for (std::int64_t i = 0; i < count; ++i) {
+    heads[i] = ForwardScratch(args, scratch);
+    scratch += heads[i].size;
+    start_head<Variant>(args, span, head + i, heads[i]);
+  }
+  for (std::int64_t r = span.begin; r < span.end; r += kSteps) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      advance_head<Variant>(args, span, head + i, r, heads[i]);
+    }
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    store_state(args, n, head + i, v_begin, v_end, heads[i]);
+  }
 }
 
 }  // namespace

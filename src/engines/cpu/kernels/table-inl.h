@@ -18,10 +18,11 @@ static std::int64_t backward_sums(const Args& args) {
                       [&]<class Variant>() { return skip_sum<Variant>(args) + args.dims.V; });
 }
 
-static void forward_item(const Args& args, std::int64_t n, std::int64_t head, std::int64_t v_begin,
-                         std::int64_t v_end, float* scratch) {
-  with_variant(args.op,
-               [&]<class Variant>() { forward<Variant>(args, n, head, v_begin, v_end, scratch); });
+static void forward_item(const Args& args, std::int64_t n, std::int64_t head, std::int64_t count,
+                         std::int64_t v_begin, std::int64_t v_end, float* scratch) {
+  with_variant(args.op, [&]<class Variant>() {
+    forward<Variant>(args, n, head, count, v_begin, v_end, scratch);
+  });
 }
 static void backward_item(const Args& args, std::int64_t n, std::int64_t group, double* sums,
                           float* scratch) {
@@ -32,6 +33,7 @@ static constexpr Kernels table(const char* isa) {
   return {isa,
           static_cast<std::int32_t>(kLanes),
           static_cast<std::int32_t>(kValueBlock),
+          static_cast<std::int32_t>(kHeads),
           forward_scratch,
           forward_item,
           backward_scratch,
