@@ -15,6 +15,7 @@
 #include "engines/cuda/launch.h"
 #include "engines/cuda/params.h"
 #include "engines/cuda/plan.h"
+#include "engines/cuda/sm80/instances.h"
 #include "problem/ports.h"
 #include "problem/validate.h"
 
@@ -152,6 +153,8 @@ class CudaEngine final : public Engine {
                   card.capability)
             .need(!usable || static_cast<int>(shared) <= card.limits.shared_bytes,
                   cat(shared, " bytes of shared memory a block"), card.limits.shared_bytes)
+            .need(cuda::sm80::has_instance(problem.op),
+                  "an operation that this engine has kernels for", op_name(problem.op))
             .need(problem.pass == Pass::kForward && !problem.requires_gradient,
                   "no gradient may be asked for (the backward is not supported yet)",
                   problem.pass == Pass::kForward ? "a forward that requires one" : "a backward")

@@ -7,10 +7,10 @@
 #include "core/strings.h"
 #include "deltaworks/status.h"
 #include "engines/cuda/launch.h"
+#include "engines/cuda/sm80/instances.h"
 #include "engines/cuda/sm80/offsets.cuh"
 #include "engines/cuda/sm80/prep.cuh"
 #include "engines/cuda/sm80/segments.cuh"
-#include "variants/list.h"
 
 namespace deltaworks::cuda {
 namespace {
@@ -110,7 +110,7 @@ void for_steps(Op op, const Params& p, F&& f) {
   f(step("find_offsets", sm80::find_offsets, 1, 0, sm80::kOffsetThreads));
   const std::int64_t pairs = static_cast<std::int64_t>(p.N) * p.HO;
   const std::int64_t further = p.max_further * p.HO;
-  with_variant(op, [&]<class Variant>() {
+  sm80::with_instance(op, [&]<class Variant>() {
     with_config(p.q.dtype, p.K, p.stages, [&]<class Prep, class Walk>() {
       // One block at least: it clears rows that are in no sequence.
       f(step("prepare_chunks", sm80::prepare_chunks<Variant, Prep>,
