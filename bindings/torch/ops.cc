@@ -7,6 +7,7 @@
 // They are registered for every device: the C interface judges devices. A failure is thrown as
 // "deltaworks[<status>]: <text>", which the Python package turns into its exception.
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -34,19 +35,26 @@ class Call {
     problem_.op = static_cast<std::int32_t>(take<std::int64_t>(stack));
     problem_.flags = static_cast<std::uint32_t>(take<std::int64_t>(stack));
     problem_.scale = take<double>(stack);
-    gate_domain_ = take_owned<StringHandle>(stack);
-    plan_name_ = take_owned<StringHandle>(stack);
+    gate_domain_ = take_text(stack, problem_.gate_domain);
+    plan_name_ = take_text(stack, problem_.plan_name);
     problem_.checkpoint_every_n_tokens = take<std::int64_t>(stack);
     problem_.checkpoint_dtype = static_cast<std::int32_t>(take<std::int64_t>(stack));
     const List tensors = take_owned<StableListHandle>(stack);
     const std::int64_t ports = take<std::int64_t>(stack);
-    TORCH_ERROR_CODE_CHECK(torch_string_c_str(gate_domain_.get(), &problem_.gate_domain));
-    TORCH_ERROR_CODE_CHECK(torch_string_c_str(plan_name_.get(), &problem_.plan_name));
     std::uint32_t threads;
     TORCH_ERROR_CODE_CHECK(torch_get_num_threads(&threads));
     problem_.threads = static_cast<std::int32_t>(threads);
     problem_.tensors = described_;
     take_inputs(tensors.get(), ports);
+  }
+
+  // Takes the options that only some operations have off the stack, where they come last.
+  void take_rare(StableIValue*& stack) {
+    gate_ = take_text(stack, problem_.gate);
+    problem_.gate_lower_bound = take<double>(stack);
+    problem_.num_householder = take<std::int64_t>(stack);
+    problem_.dt_min = take<double>(stack);
+    problem_.dt_max = take<double>(stack);
   }
 
   // Takes the initial_state that the call overwrites off the stack.
@@ -102,6 +110,13 @@ class Call {
     throw std::runtime_error("deltaworks: " + text);
   }
 
+  // A text, or none, off the stack: `characters` live as long as what is returned, null for none.
+  static String take_text(StableIValue*& stack, const char*& characters) {
+    String text(take<std::optional<StringHandle>>(stack).value_or(nullptr));
+    if (text) TORCH_ERROR_CODE_CHECK(torch_string_c_str(text.get(), &characters));
+    return text;
+  }
+
   void take_inputs(StableListHandle tensors, std::int64_t ports) {
     std::size_t count, next = 0;
     TORCH_ERROR_CODE_CHECK(torch_list_size(tensors, &count));
@@ -124,7 +139,7 @@ class Call {
   dw_problem problem_{};
   dw_tensor described_[DW_PORT_COUNT];
   void* pointers_[DW_PORT_COUNT] = {};
-  String gate_domain_, plan_name_;
+  String gate_domain_, plan_name_, gate_;
   Tensor inputs_[DW_PORT_COUNT], state_, written_[DW_PORT_COUNT];
   std::size_t outputs_ = 0;
 };
@@ -132,6 +147,7 @@ class Call {
 void forward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   StableIValue* next = stack;
   Call call(DW_FORWARD, next);
+  call.take_rare(next);
   call.run(0);
   stack[0] = torch::stable::detail::from(call.outputs());
 }
@@ -140,6 +156,7 @@ void forward_in_place(StableIValue* stack, std::uint64_t, std::uint64_t) {
   StableIValue* next = stack;
   Call call(DW_FORWARD, next);
   call.take_state(next);
+  call.take_rare(next);
   call.run(0);
   stack[0] = torch::stable::detail::from(call.first_output());
 }
@@ -147,26 +164,28 @@ void forward_in_place(StableIValue* stack, std::uint64_t, std::uint64_t) {
 void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   StableIValue* next = stack;
   Call call(DW_BACKWARD, next);
-  call.run(take<std::int64_t>(next));
+  const auto wanted = take<std::int64_t>(next);
+  call.take_rare(next);
+  call.run(wanted);
   stack[0] = torch::stable::detail::from(call.outputs());
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY(deltaworks, library) {
-  library.def(
-      "forward(int op, int flags, float scale, str gate_domain, str plan_name, "
-      "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports) -> "
-      "Tensor[]");
+  const std::string arguments =
+      "int op, int flags, float scale, str? gate_domain, str? plan_name, "
+      "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports";
+  // Left out by the calls of operations that have none of them, which are the faster for it.
+  const std::string rare =
+      "str? gate=None, float gate_lower_bound=0, int num_householder=0, float dt_min=0, "
+      "float dt_max=0";
+  library.def(("forward(" + arguments + ", " + rare + ") -> Tensor[]").c_str());
   // One tensor and no list: torch.compile does not functionalise an operator that returns a list.
   library.def(
-      "forward_in_place(int op, int flags, float scale, str gate_domain, str plan_name, "
-      "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports, "
-      "Tensor(a!) initial_state) -> Tensor");
-  library.def(
-      "backward(int op, int flags, float scale, str gate_domain, str plan_name, "
-      "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports, "
-      "int wanted) -> Tensor[]");
+      ("forward_in_place(" + arguments + ", Tensor(a!) initial_state, " + rare + ") -> Tensor")
+          .c_str());
+  library.def(("backward(" + arguments + ", int wanted, " + rare + ") -> Tensor[]").c_str());
 }
 
 STABLE_TORCH_LIBRARY_IMPL(deltaworks, CompositeExplicitAutograd, library) {

@@ -16,9 +16,16 @@ FLOAT32, BFLOAT16, FLOAT16, FLOAT64, INT32, INT64 = range(6)
 BOOL, UINT8, INT8, INT16, COMPLEX64, OTHER = range(6, 12)  # named in errors only
 CPU, CUDA, OTHER_DEVICE = range(3)
 FORWARD, BACKWARD = range(2)
-GATED_DELTA_NET = 0
+(
+    GATED_DELTA_NET,
+    KIMI_DELTA_ATTENTION,
+    GATED_DELTA_NET_V2,
+    GATED_DELTA_PRODUCT,
+    MAMBA2,
+) = range(5)
 
-# Ports: the tensors of an operation, by number.
+# Ports: the tensors of an operation, by number. An operation may call some by other names:
+# _operations.py.
 PORTS = (
     "q",
     "k",
@@ -42,6 +49,12 @@ PORTS = (
     "da_log",
     "ddt_bias",
     "d_initial_state",
+    "w",
+    "D",
+    "z",
+    "dw",
+    "dD",
+    "dz",
 )
 PORT_COUNT = len(PORTS)
 (
@@ -67,6 +80,12 @@ PORT_COUNT = len(PORTS)
     DA_LOG,
     DDT_BIAS,
     D_INITIAL_STATE,
+    W,
+    D,
+    Z,
+    DW,
+    DD,
+    DZ,
 ) = range(PORT_COUNT)
 
 # Bits of the flags.
@@ -80,6 +99,10 @@ OVERWRITE_INITIAL_STATE = 64
 REQUIRES_GRADIENT = 128
 HAS_SCALE = 256
 HAS_CHECKPOINT_DTYPE = 512
+BETA_GUARD = 1024
+HAS_GATE_LOWER_BOUND = 2048
+DT_LINEAR = 4096
+HAS_DT_MAX = 8192
 
 MAX_RANK = 4
 SONAME = "libdeltaworks.so.0"
@@ -124,6 +147,11 @@ class Problem(ctypes.Structure):
         ("checkpoint_every_n_tokens", ctypes.c_int64),
         ("checkpoint_dtype", ctypes.c_int32),
         ("reserved", ctypes.c_int32),
+        ("gate", ctypes.c_char_p),
+        ("gate_lower_bound", ctypes.c_double),
+        ("num_householder", ctypes.c_int64),
+        ("dt_min", ctypes.c_double),
+        ("dt_max", ctypes.c_double),
     ]
 
     def __init__(self, **values):

@@ -7,12 +7,13 @@ problem.tensors["q"]        Tensor(dtype="bfloat16", shape=(8192, 16, 128), ...)
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from deltaworks import _arguments, _library
+from deltaworks._operations import OPERATIONS, Operation
 from deltaworks.errors import from_status
 
-_OPS = {_library.GATED_DELTA_NET: "gated_delta_net"}
 _PASSES = {_library.FORWARD: "forward", _library.BACKWARD: "backward"}
 _DTYPES = {
     _library.FLOAT32: "float32",
@@ -23,7 +24,12 @@ _DTYPES = {
     _library.INT64: "int64",
 }
 _DEVICES = {_library.CPU: "cpu", _library.CUDA: "cuda"}
-_FIRST_OUTPUTS = (_library.OUT, _library.FINAL_STATE)
+_OUTPUTS = (
+    *(_library.OUT, _library.FINAL_STATE),
+    *(_library.DQ, _library.DK, _library.DV, _library.DG, _library.DBETA),
+    *(_library.DA_LOG, _library.DDT_BIAS, _library.D_INITIAL_STATE),
+    *(_library.DW, _library.DD, _library.DZ),
+)
 
 
 class Tensor(NamedTuple):
@@ -84,7 +90,12 @@ class Problem:
     @property
     def op(self) -> str:
         """Name of the operator: "gated_delta_net"."""
-        return _OPS[self._struct.op]
+        return self.operation.name
+
+    @property
+    def operation(self) -> Operation:
+        """The operation's row: names of its tensors, their ports, its options."""
+        return OPERATIONS[self._struct.op]
 
     @property
     def pass_(self) -> str:
@@ -117,26 +128,54 @@ class Problem:
         return self._struct.scale if self.flags & _library.HAS_SCALE else None
 
     @property
+    def gate(self) -> str:
+        """ "sigmoid" or "softplus": what safe_gate makes of a gate a channel."""
+        return (self._struct.gate or b"sigmoid").decode()
+
+    @property
+    def gate_lower_bound(self) -> float:
+        """Of that sigmoid; -5 where the call does not say."""
+        given = self.flags & _library.HAS_GATE_LOWER_BOUND
+        return self._struct.gate_lower_bound if given else -5.0
+
+    @property
+    def num_householder(self) -> int:
+        """Sub-steps a token; 1 for operations that have none."""
+        return self._struct.num_householder or 1
+
+    @property
+    def dt_bounds(self) -> tuple[float, float]:
+        """dt_min and dt_max, which may be infinity."""
+        given = self.flags & _library.HAS_DT_MAX
+        return self._struct.dt_min, self._struct.dt_max if given else math.inf
+
+    @property
     def pinned_plan(self) -> str | None:
         """Name of the plan that the problem asks for."""
         return self._struct.plan_name.decode() if self._struct.plan_name else None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors that take part, by name, in the order of the ports."""
+        """The tensors that take part, by the operation's names, in the order of the ports."""
         described = sorted(self._struct.described(), key=lambda tensor: tensor.port)
-        return {_library.PORTS[tensor.port]: _tensor(tensor) for tensor in described}
+        names = self.operation.names
+        return {names[tensor.port]: _tensor(tensor) for tensor in described}
+
+    @property
+    def io_dtype(self) -> str:
+        """That of q, k, v, or x, B, C."""
+        return self.tensors[self.operation.names[_library.Q]].dtype
 
     @property
     def inputs(self) -> dict[str, Tensor]:
         """The tensors that are read."""
-        return {name: tensor for name, tensor in self.tensors.items() if not is_output(name)}
+        return {name: x for name, x in self.tensors.items() if not self._is_output(name)}
 
     @property
     def outputs(self) -> dict[str, Tensor]:
         """The tensors that are written; final_state also where it overwrites initial_state."""
         tensors = self.tensors
-        outputs = {name: tensor for name, tensor in tensors.items() if is_output(name)}
+        outputs = {name: x for name, x in tensors.items() if self._is_output(name)}
         if self.overwrites:
             outputs["final_state"] = tensors["initial_state"]
         return outputs
@@ -155,6 +194,9 @@ class Problem:
     def explain(self) -> list[_library.Verdict]:
         """Every engine's verdict, in the order they are asked."""
         return _library.explain(self._struct)
+
+    def _is_output(self, name: str) -> bool:
+        return self.operation.ports[name] in _OUTPUTS
 
     def __str__(self) -> str:
         return self._text
@@ -176,12 +218,6 @@ def _require_text(name: str, value: str) -> None:
     problem = _arguments.judge_text(name, value)
     if problem is not None:
         raise from_status(*problem)
-
-
-def is_output(name: str) -> bool:
-    """Whether a pass writes the tensor of this name."""
-    port = _library.PORTS.index(name)
-    return port in _FIRST_OUTPUTS or port >= _library.DQ
 
 
 def _tensor(tensor: _library.Tensor) -> Tensor:

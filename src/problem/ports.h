@@ -58,7 +58,9 @@ struct PortSpec : Shape {
   Port primal;  // of a gradient: the tensor whose shape and dtype it has; else the port itself
 
   // The shape for a tensor of this rank; the first one where none has it.
-  const Shape& shape(int of_rank) const { return other.rank == of_rank ? other : *this; }
+  const Shape& shape(int of_rank) const {
+    return of_rank != 0 && other.rank == of_rank ? other : *this;
+  }
 };
 
 // Options that only some operations take.

@@ -72,7 +72,7 @@ class ReferenceExecutable : public Executable {
       const typename Walk::Scratch scratch(dims_, arena);
       for (std::int64_t i = 0; i < heads; ++i) walk.head(sequence, group * heads + i, scratch);
     });
-    for (std::int64_t t = offset_of(problem_, pack, dims_.N); t < dims_.T; ++t) walk.clear_row(t);
+    for (std::int64_t t = offset_of(problem_, pack, dims_.N); t < dims_.T; ++t) walk.clear_token(t);
   }
 
   Problem problem_;
@@ -98,26 +98,26 @@ class ForwardExecutable final : public ReferenceExecutable<Forward<Variant>> {
 
 template <class Variant>
 class BackwardExecutable final : public ReferenceExecutable<Backward<Variant>> {
-  using Sums = typename Backward<Variant>::ParameterSums;
+  using Parameters = reference::Parameters<Variant>;
 
  public:
   BackwardExecutable(const Problem& problem, const Dims& dims)
-      : ReferenceExecutable<Backward<Variant>>(problem, dims, shared(dims)) {}
+      : ReferenceExecutable<Backward<Variant>>(problem, dims, shared(problem, dims)) {}
 
   void execute(const Pack& pack, void* workspace, void*) const override {
     if (this->dims_.HO == 0) return;
     double* base = this->aligned(workspace);
     Arena arena(base);
-    const Sums sums(this->dims_, arena);
-    const Backward<Variant> walk(this->problem_, this->dims_, pack, sums);
+    const Parameters parameters(this->problem_, this->dims_, arena);
+    const Backward<Variant> walk(this->problem_, this->dims_, pack, parameters);
     this->run(walk, pack, base);
-    walk.store_parameters();
+    parameters.store(this->problem_, pack);
   }
 
  private:
-  static std::int64_t shared(const Dims& dims) {
+  static std::int64_t shared(const Problem& problem, const Dims& dims) {
     Arena arena;
-    Sums sums(dims, arena);
+    Parameters parameters(problem, dims, arena);
     return arena.used();
   }
 };

@@ -1,11 +1,14 @@
 // The definition of every variant, in fp64 on the exact values of the inputs.
-// S is stored V-major, [V, K]; for each token
+// S is stored V-major, [V, K]; for each row, of which a token has one or several,
 //
 //   S' = D S,   u = w - e^T S',   S = S' + k u^T,   o = scale S^T q
+//
+// D of a token acts at its first row, o is read after its last.
 #pragma once
 
 #include "problem/ports.h"
 #include "reference/inputs.h"
+#include "reference/output.h"
 
 namespace deltaworks::reference {
 
@@ -57,12 +60,13 @@ template <class Variant>
 class Forward {
  public:
   struct Scratch {
-    double* S;
+    double *S, *o;  // [V, K], [V]
     Token<Variant> token;
     Rows rows;
 
     Scratch(const Dims& dims, Arena& arena)
         : S(arena.take(dims.V * dims.K)),
+          o(arena.take(dims.V)),
           token(dims.K, dims.V, arena),
           rows(dims.K, dims.V, arena) {}
   };
@@ -70,6 +74,7 @@ class Forward {
   Forward(const Problem& problem, const Dims& dims, const Pack& pack)
       : dims_(dims),
         inputs_(problem, dims, pack),
+        output_(problem, pack),
         initial_state_(problem, pack, Port::kInitialState),
         o_(problem, pack, Port::kO),
         final_state_(problem, pack, final_state_port(problem.options)) {}
@@ -78,21 +83,25 @@ class Forward {
     if (sequence.length() == 0) {
       return copy_state(final_state_, initial_state_, sequence.n, head, dims_);
     }
-    const auto& [S, token, rows] = scratch;
+    const auto& [S, o, token, rows] = scratch;
     load_state(initial_state_, sequence.n, head, dims_, S);
-    for (std::int64_t t = sequence.begin; t < sequence.end; ++t) {
-      inputs_.load(t, head, token);
+    for (std::int64_t row = sequence.begin * dims_.n; row < sequence.end * dims_.n; ++row) {
+      inputs_.load(row, head, token);
       form_rows(token, dims_.K, dims_.V, rows);
       step(token.k, rows, dims_.K, dims_.V, S);
+      if (!inputs_.is_read(row)) continue;
+      const std::int64_t t = inputs_.token(row);
       for (std::int64_t j = 0; j < dims_.V; ++j) {
-        o_.set(inputs_.scale() * dot(token.q, S + j * dims_.K, dims_.K), t, head, j);
+        o[j] = inputs_.scale() * dot(token.q, S + j * dims_.K, dims_.K);
       }
+      output_.apply(t, head, token.v, dims_.V, o);
+      for (std::int64_t j = 0; j < dims_.V; ++j) o_.set(o[j], t, head, j);
     }
     store_state(final_state_, sequence.n, head, dims_, S);
   }
 
-  // Row t belongs to no sequence.
-  void clear_row(std::int64_t t) const {
+  // Token t belongs to no sequence.
+  void clear_token(std::int64_t t) const {
     for (std::int64_t head = 0; head < dims_.HO; ++head) {
       for (std::int64_t j = 0; j < dims_.V; ++j) o_.set(0, t, head, j);
     }
@@ -101,6 +110,7 @@ class Forward {
  private:
   Dims dims_;
   Inputs<Variant> inputs_;
+  OutputMap output_;
   View initial_state_, o_, final_state_;
 };
 

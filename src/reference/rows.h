@@ -4,6 +4,8 @@
 //
 //   decay D = exp(gate), scalar or per key;   erase e = 0 | beta k | beta * k;
 //   write w = beta v | write * v
+//
+// Where the gate is a time step, the step stands for beta.
 #pragma once
 
 #include <cmath>
@@ -29,7 +31,7 @@ struct Token {
   double *q, *k;  // [K]
   double* v;      // [V]
   double* gate;   // [gates], the log of the decay
-  double* beta;   // [betas]
+  double* beta;   // [betas], or the time step
   double* write;  // [V], used by Write::kPerValue
 
   Token(std::int64_t K, std::int64_t V, Arena& arena)

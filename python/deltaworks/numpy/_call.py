@@ -18,22 +18,21 @@ from deltaworks.errors import NotSupportedError
 from deltaworks.numpy._arrays import View, empty, view
 from deltaworks.numpy._options import problem_fields
 
-_PORTS = {name: port for port, name in enumerate(dw.PORTS)}
-
 
 def forward(operation: Operation, arguments: dict[str, Any]):
     """(o, final_state or None) of a call with these arguments, by name."""
     outputs = _run(operation, dw.FORWARD, arguments)
+    o = outputs[operation.names[dw.OUT]]
     if arguments["overwrite_initial_state"]:
-        return outputs["o"], arguments["initial_state"]
-    return outputs["o"], outputs.get("final_state")
+        return o, arguments["initial_state"]
+    return o, outputs.get("final_state")
 
 
 def backward(operation: Operation, arguments: dict[str, Any]) -> dict[str, np.ndarray | None]:
     """The gradients of a call with these arguments, by name; among the arguments is `wanted`."""
     wanted = _wanted(operation, arguments["wanted"])
     ports = [
-        _PORTS[gradient]
+        operation.ports[gradient]
         for name, gradient in operation.gradients.items()
         if name in wanted and arguments[name] is not None
     ]
@@ -44,10 +43,10 @@ def backward(operation: Operation, arguments: dict[str, Any]) -> dict[str, np.nd
 def _run(operation, pass_, arguments, wanted=0) -> dict[str, np.ndarray]:
     """The outputs by name. Whatever is wrong is raised before an output is written."""
     views = _views(operation, pass_, arguments)
-    fields = problem_fields(operation.name, arguments)
+    ports, fields = operation.ports, problem_fields(operation, arguments)
     problem = dw.Problem(op=operation.number, pass_=pass_, **fields)
     for name, x in views.items():
-        problem.add(_PORTS[name], x.dtype, x.shape, x.strides, x.device_type, x.device_index)
+        problem.add(ports[name], x.dtype, x.shape, x.strides, x.device_type, x.device_index)
     described = problem.add_outputs(wanted)
 
     hook = _hooks.call_hook
@@ -60,10 +59,10 @@ def _run(operation, pass_, arguments, wanted=0) -> dict[str, np.ndarray]:
         )
     if problem.flags & dw.OVERWRITE_INITIAL_STATE and not views["initial_state"].writeable:
         raise ValueError(f"{operation.name}: initial_state is written and must not be read-only")
-    outputs = {dw.PORTS[output.port]: empty(output) for output in described}
+    outputs = {operation.names[output.port]: empty(output) for output in described}
     workspace = np.empty(plan.workspace_bytes, np.uint8)
-    pointers = {_PORTS[name]: x.address for name, x in views.items()}
-    pointers |= {_PORTS[name]: x.ctypes.data for name, x in outputs.items()}
+    pointers = {ports[name]: x.address for name, x in views.items()}
+    pointers |= {ports[name]: x.ctypes.data for name, x in outputs.items()}
     plan.execute(pointers, workspace.ctypes.data)
     return outputs
 

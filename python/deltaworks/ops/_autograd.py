@@ -8,36 +8,38 @@ from deltaworks import _hooks
 from deltaworks import _library as dw
 from deltaworks.errors import NotSupportedError, translated
 from deltaworks.ops import _fake, _graph
+from deltaworks.ops._fake import OPTIONS
 from deltaworks.ops._operation import OPERATIONS
 
 
 def run_forward(options, tensors, ports):
     """The forward without autograd: its outputs, in port order.
 
-    options: (op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens,
-    checkpoint_dtype); tensors: those whose bits are set in `ports`, in port order.
+    options: (op, flags, *scalars), see _arguments.SCALARS; tensors: those whose bits are set in
+    `ports`, in port order.
     """
     if torch.compiler.is_compiling():
-        return _graph.graph_forward(*options, tensors, ports)
+        return _graph.graph_forward(*options[:OPTIONS], tensors, ports, *options[OPTIONS:])
     if _hooks.call_hook is not None and _fake.have_data(tensors):
         _hooks.call_hook(*_fake.describe(dw.FORWARD, options, tensors, ports))
     try:
-        return _graph.forward(*options, tensors, ports)
+        return _graph.forward(*options[:OPTIONS], tensors, ports, *options[OPTIONS:])
     except RuntimeError as error:
         raise translated(error) from None
 
 
 def run_in_place(options, tensors, ports):
     """As run_forward, where the final states replace initial_state, which is among the tensors."""
-    at = (ports & (1 << dw.INITIAL_STATE) - 1).bit_count()
+    at = _place(dw.INITIAL_STATE, ports)
     others, state = tensors[:at] + tensors[at + 1 :], tensors[at]
-    arguments = (*options, others, ports & ~(1 << dw.INITIAL_STATE), state)
+    ports_of_others = ports & ~(1 << dw.INITIAL_STATE)
+    arguments = (*options[:OPTIONS], others, ports_of_others, state, *options[OPTIONS:])
     if torch.compiler.is_compiling():
         if any(
             step == 0 and size > 1 for step, size in zip(state.stride(), state.shape, strict=True)
         ):
             # The library refuses it when the graph runs; torch would while it makes the graph.
-            return _graph.graph_forward(*options, tensors, ports)
+            return _graph.graph_forward(*options[:OPTIONS], tensors, ports, *options[OPTIONS:])
         return [_graph.graph_forward_in_place(*arguments)]
     if _hooks.call_hook is not None and _fake.have_data(tensors):
         _hooks.call_hook(*_fake.describe(dw.FORWARD, options, tensors, ports))
@@ -47,14 +49,20 @@ def run_in_place(options, tensors, ports):
         raise translated(error) from None
 
 
+def _place(port, ports):
+    """Of a port among those whose bits are set."""
+    return (ports & (1 << port) - 1).bit_count()
+
+
 def run_backward(options, tensors, ports, wanted):
     """The gradients whose bits are set in `wanted`, in port order."""
+    arguments = (*options[:OPTIONS], tensors, ports, wanted, *options[OPTIONS:])
     if torch.compiler.is_compiling():
-        return _graph.graph_backward(*options, tensors, ports, wanted)
+        return _graph.graph_backward(*arguments)
     if _hooks.call_hook is not None and _fake.have_data(tensors):
         _hooks.call_hook(*_fake.describe(dw.BACKWARD, options, tensors, ports, wanted))
     try:
-        return _graph.backward(*options, tensors, ports, wanted)
+        return _graph.backward(*arguments)
     except RuntimeError as error:
         raise translated(error) from None
 
@@ -77,7 +85,7 @@ class LinearAttention(torch.autograd.Function):
         operation = OPERATIONS[options[0]]
         ports_of_gradients = [  # for each saved tensor
             gradient
-            for (port, _), gradient in zip(operation.inputs, operation.gradients, strict=True)
+            for port, gradient in zip(operation.inputs, operation.gradients, strict=True)
             if ports >> port & 1
         ]
         needed = ctx.needs_input_grad[2:]
@@ -87,7 +95,7 @@ class LinearAttention(torch.autograd.Function):
         tensors = list(ctx.saved_tensors)
         for (_, port), flow in zip(operation.outputs, flows, strict=False):
             if flow is not None:
-                tensors.append(flow)
+                tensors.insert(_place(port, ports), flow)
                 ports |= 1 << port
         if all(flow is None for flow in flows):  # zero, which autograd writes None
             return (None,) * (2 + len(needed))

@@ -19,25 +19,16 @@ from deltaworks.ops._fake import dtype_number
 _Tensor, _strided = torch.Tensor, torch.strided  # looked up in every call
 
 
-def call(
-    operation,
-    inputs,
-    flags,
-    scale,
-    gate_domain,
-    plan_name,
-    checkpoint_every_n_tokens,
-    checkpoint_dtype,
-):
+def call(operation, inputs, options):
     """Runs the forward of `operation`; returns (o, final_state or None).
 
-    inputs: the tensors or None, in the order of operation.inputs; flags: in the order of
-    _arguments.FLAGS. The other arguments are those of the public operators.
+    inputs: the tensors or None, in the order of operation.arguments; options: the other arguments,
+    in the order of operation.options.
     """
     present, ports, differentiable, problem = [], 0, False, None
-    for tensor, (port, name) in zip(inputs, operation.inputs, strict=True):
+    for tensor, (name, bit, required) in zip(inputs, operation.arguments, strict=True):
         if tensor is None:
-            if operation.required >> port & 1:
+            if required:
                 problem = problem or _arguments.wrong_kind(name, "a Tensor", tensor, _kind)
         elif not isinstance(tensor, _Tensor):
             problem = problem or _arguments.wrong_kind(name, "a Tensor", tensor, _kind)
@@ -48,31 +39,18 @@ def call(
             )
         else:
             present.append(tensor)
-            ports |= 1 << port
+            ports |= bit
             differentiable = differentiable or tensor.requires_grad
 
-    wrong, flags, scalars = _arguments.judge(
-        flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, _kind
-    )
-    problem = problem or wrong
-    if checkpoint_dtype is None:
-        checkpoint_dtype = 0
-    elif isinstance(checkpoint_dtype, torch.dtype):
-        flags |= dw.HAS_CHECKPOINT_DTYPE
-        checkpoint_dtype = dtype_number(checkpoint_dtype)
-    else:
-        problem = problem or _arguments.wrong_kind(
-            "checkpoint_dtype", "a dtype or None", checkpoint_dtype, _kind
-        )
-
-    problem = problem or _judge_transforms(present)
+    wrong, flags, scalars = _arguments.judge(operation, options, _DOOR)
+    problem = problem or wrong or _judge_transforms(present)
     if problem is not None:
         return _fail(operation, *problem, flags)
 
     differentiable = differentiable and torch.is_grad_enabled()
     if differentiable:
         flags |= dw.REQUIRES_GRADIENT
-    options = (operation.number, flags, *scalars, checkpoint_dtype)
+    options = (operation.number, flags, *scalars)
     in_place = flags & dw.OVERWRITE_INITIAL_STATE and ports >> dw.INITIAL_STATE & 1
     if differentiable:  # with overwrite_initial_state the library refuses it
         outputs = LinearAttention.apply(options, ports, *present)
@@ -87,6 +65,13 @@ def call(
 
 def _kind(value):
     return "Tensor" if isinstance(value, _Tensor) else _arguments.kind(value)
+
+
+def _dtype(value):
+    return dtype_number(value) if isinstance(value, torch.dtype) else None
+
+
+_DOOR = _arguments.Door(_kind, _dtype)
 
 
 def _transforms_active():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from deltaworks import _arguments, _operations
 from deltaworks import _library as dw
 from deltaworks.ops._operation import OPERATIONS
 
@@ -28,6 +29,9 @@ _DTYPES = {
 _DEVICES = {"cpu": dw.CPU, "cuda": dw.CUDA}
 
 
+OPTIONS = 2 + _arguments.COMMON  # that the dispatcher operators take before the tensors
+
+
 class _NoExample(Exception):
     """A symbolic size that has no example value."""
 
@@ -40,14 +44,14 @@ def tracing() -> bool:
 
 def forward(*arguments):
     """Outputs of deltaworks::forward, without data."""
-    *options, tensors, ports = arguments
-    return _forward(options, _by_port(tensors, ports))
+    options, inputs, _ = _taken(arguments, 0)
+    return _forward(options, inputs)
 
 
 def forward_in_place(*arguments):
     """The output of deltaworks::forward_in_place, without data."""
-    *options, tensors, ports, initial_state = arguments
-    (o,) = _forward(options, {**_by_port(tensors, ports), dw.INITIAL_STATE: initial_state})
+    options, inputs, (initial_state,) = _taken(arguments, 1)
+    (o,) = _forward(options, {**inputs, dw.INITIAL_STATE: initial_state})
     return o
 
 
@@ -60,8 +64,7 @@ def _forward(options, inputs):
 
 def backward(*arguments):
     """Outputs of deltaworks::backward, without data: each like its input, but contiguous."""
-    *options, tensors, ports, wanted = arguments
-    inputs = _by_port(tensors, ports)
+    options, inputs, (wanted,) = _taken(arguments, 1)
     primals = _primals(options[0], inputs, wanted)
     outputs = {port: (tuple(primal.shape), primal.dtype) for port, primal in primals.items()}
     _judge(dw.BACKWARD, options, inputs, outputs)
@@ -79,7 +82,8 @@ def describe(pass_, options, tensors, ports, wanted=0):
     inputs = _by_port(tensors, ports)
     problem = _problem(pass_, options, inputs)
     problem.add_outputs(wanted)
-    return problem, {dw.PORTS[port]: tensor for port, tensor in inputs.items()}
+    names = _operations.OPERATIONS[options[0]].names
+    return problem, {names[port]: tensor for port, tensor in inputs.items()}
 
 
 def dtype_number(dtype):
@@ -92,9 +96,15 @@ def _primals(op, inputs, wanted):
     operation = OPERATIONS[op]
     return {
         gradient: inputs[port]
-        for (port, _), gradient in zip(operation.inputs, operation.gradients, strict=True)
+        for port, gradient in zip(operation.inputs, operation.gradients, strict=True)
         if gradient >= 0 and wanted >> gradient & 1
     }
+
+
+def _taken(arguments, own):
+    """(options, inputs by port, `own` more arguments) of a dispatcher operator."""
+    tensors, ports, *rest = arguments[OPTIONS:]
+    return (*arguments[:OPTIONS], *rest[own:]), _by_port(tensors, ports), rest[:own]
 
 
 def _by_port(tensors, ports):
@@ -106,8 +116,8 @@ def _forward_outputs(flags, inputs):
     """Port -> (shape, dtype), as the C library describes them (dw_describe_outputs); symbolic sizes
     stay symbolic."""
     q, v, cu_seqlens = inputs[dw.Q], inputs[dw.V], inputs[dw.CU_SEQLENS]
-    heads = torch.sym_max(_extent(q, 1), _extent(v, 1))
-    value_dim = _extent(v, 2)
+    heads = torch.sym_max(_extent(q, 1), _extent(v, -2))  # v may have an axis of sub-steps
+    value_dim = _extent(v, -1)
     outputs = {dw.OUT: ((_extent(q, 0), heads, value_dim), q.dtype)}
     if flags & dw.OUTPUT_FINAL_STATE and not flags & dw.OVERWRITE_INITIAL_STATE:
         sequences = _extent(cu_seqlens, 0) - 1
@@ -122,7 +132,8 @@ def _forward_outputs(flags, inputs):
 
 
 def _extent(tensor, axis):
-    return tensor.shape[axis] if axis < tensor.dim() else 0
+    """Of an axis counted from the front or, if negative, from the back."""
+    return tensor.shape[axis] if -tensor.dim() <= axis < tensor.dim() else 0
 
 
 def _judge(pass_, options, inputs, outputs):
@@ -142,17 +153,12 @@ def _judge(pass_, options, inputs, outputs):
 
 def _problem(pass_, options, inputs):
     """The inputs and options of a call as the C library takes them."""
-    op, flags, scale, gate_domain, plan_name, checkpoint_every_n_tokens, checkpoint_dtype = options
+    op, flags, *scalars = options
     problem = dw.Problem(
         op=op,
         pass_=pass_,
-        flags=flags,
-        scale=scale,
-        gate_domain=gate_domain.encode(),
-        plan_name=plan_name.encode(),
-        checkpoint_every_n_tokens=checkpoint_every_n_tokens,
-        checkpoint_dtype=checkpoint_dtype,
         threads=torch.get_num_threads(),
+        **_arguments.fields(flags, scalars),
     )
     meta = _all_meta(inputs)
     for port, tensor in inputs.items():

@@ -13,8 +13,12 @@ from deltaworks.errors import from_status, translated
 from deltaworks.ops import _binding, _fake  # noqa: F401  (_binding defines the C++ operators)
 
 _ARGUMENTS = (
-    "int op, int flags, float scale, str gate_domain, str plan_name, "
+    "int op, int flags, float scale, str? gate_domain, str? plan_name, "
     "int checkpoint_every_n_tokens, int checkpoint_dtype, Tensor[] tensors, int ports"
+)
+_RARE = (
+    "str? gate=None, float gate_lower_bound=0, int num_householder=0, float dt_min=0, "
+    "float dt_max=0"
 )
 _library = torch.library.Library("deltaworks", "FRAGMENT")
 
@@ -40,7 +44,7 @@ def _translating(operator):
 def overwrite(*arguments):
     """forward_in_place, counted as a write of initial_state: the dispatcher leaves that to us."""
     o = forward_in_place(*arguments)
-    torch.autograd.graph.increment_version(arguments[-1])
+    torch.autograd.graph.increment_version(arguments[_fake.OPTIONS + 2])
     return o
 
 
@@ -61,16 +65,18 @@ torch.library.register_fake("deltaworks::forward", _fake.forward, lib=_library)
 torch.library.register_fake("deltaworks::forward_in_place", _fake.forward_in_place, lib=_library)
 torch.library.register_fake("deltaworks::backward", _fake.backward, lib=_library)
 
-_define("graph_forward", f"({_ARGUMENTS}) -> Tensor[]", _translating(forward), _fake.forward)
+_define(
+    "graph_forward", f"({_ARGUMENTS}, {_RARE}) -> Tensor[]", _translating(forward), _fake.forward
+)
 _define(
     "graph_forward_in_place",
-    f"({_ARGUMENTS}, Tensor(a!) initial_state) -> Tensor",
+    f"({_ARGUMENTS}, Tensor(a!) initial_state, {_RARE}) -> Tensor",
     _translating(overwrite),
     _fake.forward_in_place,
 )
 _define(
     "graph_backward",
-    f"({_ARGUMENTS}, int wanted) -> Tensor[]",
+    f"({_ARGUMENTS}, int wanted, {_RARE}) -> Tensor[]",
     _translating(backward),
     _fake.backward,
 )

@@ -17,7 +17,7 @@ class Yardstick:
         """Raises NotSupportedError where the reference engine does not take the problem."""
         self._problem, self._inputs = problem, inputs
         self._tensors = problem.outputs
-        self._io = problem.tensors["q"].dtype
+        self._io = problem.io_dtype
         self.reference = run_problem(problem, inputs, f"{problem.variant}_reference")
         self._loop = {}
         if any(bounds.follows_loop(name, self._io, x.dtype) for name, x in self._tensors.items()):

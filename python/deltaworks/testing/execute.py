@@ -27,9 +27,8 @@ class Run:
         arrays = inputs | self.outputs
         if problem.overwrites:
             arrays["initial_state"] = arrays.pop("final_state")
-        self._pointers = {
-            _library.PORTS.index(name): array.ctypes.data for name, array in arrays.items()
-        }
+        ports = problem.operation.ports
+        self._pointers = {ports[name]: array.ctypes.data for name, array in arrays.items()}
 
     def execute(self) -> None:
         """Writes the outputs."""

@@ -31,7 +31,7 @@ def make_inputs(
     dims = problem.dims
     arrays = {}
     for name, tensor in problem.inputs.items():
-        rng = np.random.default_rng([seed, _library.PORTS.index(name)])
+        rng = np.random.default_rng([seed, problem.operation.ports[name]])
         if name == "cu_seqlens":
             values = _offsets(dims.T, dims.N, lengths)
         elif name == "state_indices":
