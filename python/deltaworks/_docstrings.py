@@ -135,8 +135,8 @@ NUMPY = Door(
     "arrays",
     " nor be read-only",
     "Arrays are NumPy's or speak DLPack; they are read in place, with any strides.",
-    """or None unless asked for; with overwrite_initial_state it is that array. Others are fresh NumPy
-arrays; bfloat16 is that of ml_dtypes.""",
+    """or None unless asked for; with overwrite_initial_state it is that array. Others are fresh
+NumPy arrays; bfloat16 is that of ml_dtypes.""",
     {
         "ValueError": """shapes, combinations, option values, malformed cu_seqlens, elements that do
 not lie on multiples of their size, a read-only initial_state to be overwritten.""",

@@ -2,6 +2,7 @@
 every mode) and from NumPy."""
 
 import contextlib
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import deltaworks.numpy
-from deltaworks import Problem, _arguments, _hooks, _library
+import new_operations
+from deltaworks import Problem, _hooks, _library, ops
 from deltaworks.ops import gated_delta_net
 from test_errors import check_text, compiled, failure, raises_alike, same_bits, split, table
 from test_numpy_errors import on_numpy
@@ -33,7 +35,7 @@ def row(name, value, kind, pattern):
 
 
 ROWS = [
-    *(row(name, "yes", TypeError, f"{name} must be a bool, got str") for name in _arguments.FLAGS),
+    *(row(name, "yes", TypeError, f"{name} must be a bool, got str") for name in BITS),
     row("output_final_state", 1, TypeError, "output_final_state must be a bool, got int"),
     row("safe_gate", None, TypeError, "safe_gate must be a bool, got NoneType"),
     row("scale", "1", TypeError, "scale must be a number or None, got str"),
@@ -119,7 +121,7 @@ def test_no_number_is_too_long_to_be_named():
 
 
 @pytest.mark.parametrize("value", [True, np.bool_(True)], ids=["bool", "numpy_bool"])
-@pytest.mark.parametrize("name", _arguments.FLAGS)
+@pytest.mark.parametrize("name", BITS)
 def test_each_flag_reaches_the_library_from_both_doors(name, value, monkeypatch):
     """Also where the call is not valid with this flag alone."""
     seen = []
@@ -188,6 +190,103 @@ def test_a_fake_sparse_tensor_is_refused_as_well():
         fake = {name: mode.from_tensor(x) for name, x in tensors.items()}
         got = failure(lambda: gated_delta_net(**fake))
     check_text(got, TypeError, "q must be a strided tensor, got layout torch.sparse_coo$")
+
+
+# Of the operations that test_errors.py does not have: arguments of their own.
+KDA, GDN2, GDP = "kimi_delta_attention", "gated_delta_net_v2", "gated_delta_product"
+SAFE = {"safe_gate": True}
+OWN = [
+    (KDA, {"gate": 1}, TypeError, "gate must be a str, got int"),
+    (KDA, {"gate": "\0"}, ValueError, rf"gate {NOT_TEXT}'\\x00'"),
+    (KDA, {"gate": "tanh", **SAFE}, ValueError, "gate must be 'sigmoid' or 'softplus', got 'tanh'"),
+    (KDA, {"gate": "softplus"}, ValueError, "gate='softplus' needs safe_gate"),
+    (
+        KDA,
+        {"gate_lower_bound": "-5"},
+        TypeError,
+        "gate_lower_bound must be a number or None, .* str",
+    ),
+    (KDA, {"gate_lower_bound": -5}, ValueError, "gate_lower_bound needs safe_gate"),
+    (KDA, {"gate_lower_bound": 0, **SAFE}, ValueError, "gate_lower_bound must be .* < 0, got 0"),
+    (
+        KDA,
+        {"gate_lower_bound": -1.5, "gate": "softplus", **SAFE},
+        ValueError,
+        "gate_lower_bound excludes gate='softplus'",
+    ),
+    (KDA, {"dt_bias": torch.zeros(4), **SAFE}, ValueError, r"dt_bias must have shape \[HO, K\].*"),
+    (GDN2, {"beta_guard": 1}, TypeError, "beta_guard must be a bool, got int"),
+    (GDN2, {"beta_guard": True}, ValueError, "beta_guard needs use_qk_l2norm_in_kernel"),
+    (GDN2, {"w": None}, TypeError, "w must be a.*, got NoneType"),
+    (GDN2, {"w": torch.zeros(12, 4, 9)}, ValueError, r"w must have shape .*, got \[12, 4, 9\]"),
+    (GDP, {"num_householder": 3.0}, TypeError, "num_householder must be an int, got float"),
+    (GDP, {"num_householder": 0}, ValueError, "num_householder must be >= 1, got 0"),
+    (GDP, {"num_householder": 2}, ValueError, r"k must have shape .*T\*n.*, got \[36, 2, 16\]"),
+    (GDP, {"v": torch.zeros(12, 2, 4, 8)}, ValueError, r"v must have .*, got \[12, 2, 4, 8\]"),
+    ("mamba2", {"dt_softplus": None}, TypeError, "dt_softplus must be a bool, got NoneType"),
+    ("mamba2", {"dt_min": None}, TypeError, "dt_min must be a number, got NoneType"),
+    ("mamba2", {"dt_max": "1"}, TypeError, "dt_max must be a number or None, got str"),
+    ("mamba2", {"dt_min": 2, "dt_max": 1}, ValueError, "dt_min must be <= dt_max, got 2 and 1"),
+    ("mamba2", {"x": None}, TypeError, "x must be a.*, got NoneType"),
+    ("mamba2", {"C": torch.zeros(12, 4, 16)}, ValueError, ".*B and C .*"),
+    ("mamba2", {"D": torch.zeros(4, 7)}, ValueError, r"D must have shape .*, got \[4, 7\]"),
+    ("mamba2", {"z": torch.zeros(12, 4)}, ValueError, r"z must have shape .*, got \[12, 4\]"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "kind", "text"), OWN, ids=[f"{r[0]}-{'-'.join(r[1])}" for r in OWN]
+)
+def test_options_of_one_operation_are_judged_alike(name, changes, kind, text):
+    arguments = {**new_operations.calls()[name], **changes}
+    operator = getattr(ops, name)
+    eager = failure(lambda: operator(**arguments))
+    assert eager[0] is kind and re.fullmatch(f"{name}: {text}", eager[1], re.DOTALL), eager
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda: operator(**arguments), fullgraph=True, backend="aot_eager")
+    assert failure(compiled) == eager
+    with FakeTensorMode() as mode:
+        assert failure(lambda: operator(**on_tensors(arguments, mode.from_tensor))) == eager
+    arrays = on_tensors(arguments, to_numpy)
+    in_numpy = kind, eager[1].replace("a Tensor", "an array")
+    assert failure(lambda: getattr(deltaworks.numpy, name)(**arrays)) == in_numpy
+    backward = getattr(deltaworks.numpy, f"{name}_backward")
+    flow = "dy" if name == "mamba2" else "dO"
+    assert failure(lambda: backward(**arrays, **{flow: None})) == in_numpy
+
+
+def on_tensors(arguments, convert):
+    return {n: convert(x) if isinstance(x, torch.Tensor) else x for n, x in arguments.items()}
+
+
+WIRE = [
+    (KDA, {"gate_lower_bound": -3, **SAFE}, "gate_lower_bound", -3.0),
+    (KDA, {"gate": "softplus", **SAFE}, "gate", b"softplus"),
+    (GDN2, {"beta_guard": True, "use_qk_l2norm_in_kernel": True}, "flags", _library.BETA_GUARD),
+    (GDP, {}, "num_householder", 3),
+    ("mamba2", {"dt_softplus": False}, "flags", _library.DT_LINEAR),
+    ("mamba2", {"dt_softplus": np.bool_(False)}, "flags", _library.DT_LINEAR),
+    ("mamba2", {"dt_min": 0.25}, "dt_min", 0.25),
+    ("mamba2", {"dt_max": Fraction(1, 2)}, "dt_max", 0.5),
+    ("mamba2", {"dt_max": 7}, "flags", _library.HAS_DT_MAX),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "field", "value"), WIRE)
+def test_options_of_one_operation_reach_the_library(name, changes, field, value, monkeypatch):
+    """From both doors, and the tensors under the operation's own names."""
+    seen = []
+    monkeypatch.setattr(_hooks, "call_hook", lambda *call: seen.append(call))
+    arguments = {**new_operations.calls()[name], **changes}
+    for package, convert in ((ops, lambda x: x), (deltaworks.numpy, to_numpy)):
+        with contextlib.suppress(deltaworks.NotSupportedError):
+            getattr(package, name)(**on_tensors(arguments, convert))
+    assert len(seen) == 2
+    given = {n for n, x in arguments.items() if isinstance(x, torch.Tensor)}
+    for problem, tensors in seen:
+        got = getattr(problem, field)
+        assert got & value if field == "flags" else got == value
+        assert set(tensors) == given
 
 
 @pytest.mark.parametrize(

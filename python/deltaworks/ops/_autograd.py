@@ -11,6 +11,8 @@ from deltaworks.ops import _fake, _graph
 from deltaworks.ops._fake import OPTIONS
 from deltaworks.ops._operation import OPERATIONS
 
+_is_compiling = torch.compiler.is_compiling  # looked up in every call
+
 
 def run_forward(options, tensors, ports):
     """The forward without autograd: its outputs, in port order.
@@ -18,7 +20,7 @@ def run_forward(options, tensors, ports):
     options: (op, flags, *scalars), see _arguments.SCALARS; tensors: those whose bits are set in
     `ports`, in port order.
     """
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         return _graph.graph_forward(*options[:OPTIONS], tensors, ports, *options[OPTIONS:])
     if _hooks.call_hook is not None and _fake.have_data(tensors):
         _hooks.call_hook(*_fake.describe(dw.FORWARD, options, tensors, ports))
@@ -34,7 +36,7 @@ def run_in_place(options, tensors, ports):
     others, state = tensors[:at] + tensors[at + 1 :], tensors[at]
     ports_of_others = ports & ~(1 << dw.INITIAL_STATE)
     arguments = (*options[:OPTIONS], others, ports_of_others, state, *options[OPTIONS:])
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         if any(
             step == 0 and size > 1 for step, size in zip(state.stride(), state.shape, strict=True)
         ):
@@ -57,7 +59,7 @@ def _place(port, ports):
 def run_backward(options, tensors, ports, wanted):
     """The gradients whose bits are set in `wanted`, in port order."""
     arguments = (*options[:OPTIONS], tensors, ports, wanted, *options[OPTIONS:])
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         return _graph.graph_backward(*arguments)
     if _hooks.call_hook is not None and _fake.have_data(tensors):
         _hooks.call_hook(*_fake.describe(dw.BACKWARD, options, tensors, ports, wanted))
@@ -72,7 +74,7 @@ class LinearAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, options, ports, *tensors):
-        if not torch.compiler.is_compiling():  # an output that is not used has no gradient at all
+        if not _is_compiling():  # an output that is not used has no gradient at all
             ctx.set_materialize_grads(False)
         ctx.options = options
         ctx.ports = ports
@@ -100,7 +102,7 @@ class LinearAttention(torch.autograd.Function):
         if all(flow is None for flow in flows):  # zero, which autograd writes None
             return (None,) * (2 + len(needed))
         options = (options[0], options[1] & ~dw.REQUIRES_GRADIENT, *options[2:])
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled() and not _is_compiling():
             gradients = FirstDerivative.apply(options, ports, wanted, *tensors)
         else:
             gradients = run_backward(options, tensors, ports, wanted)

@@ -16,7 +16,9 @@ from deltaworks.ops import _graph
 from deltaworks.ops._autograd import LinearAttention, run_forward, run_in_place
 from deltaworks.ops._fake import dtype_number
 
-_Tensor, _strided = torch.Tensor, torch.strided  # looked up in every call
+# Looked up in every call.
+_Tensor, _strided = torch.Tensor, torch.strided
+_OVERWRITE, _FINAL, _STATE = dw.OVERWRITE_INITIAL_STATE, dw.OUTPUT_FINAL_STATE, dw.INITIAL_STATE
 
 
 def call(operation, inputs, options):
@@ -51,7 +53,7 @@ def call(operation, inputs, options):
     if differentiable:
         flags |= dw.REQUIRES_GRADIENT
     options = (operation.number, flags, *scalars)
-    in_place = flags & dw.OVERWRITE_INITIAL_STATE and ports >> dw.INITIAL_STATE & 1
+    in_place = flags & _OVERWRITE and ports >> _STATE & 1
     if differentiable:  # with overwrite_initial_state the library refuses it
         outputs = LinearAttention.apply(options, ports, *present)
     elif in_place:
@@ -60,7 +62,7 @@ def call(operation, inputs, options):
         outputs = run_forward(options, present, ports)
     if in_place:
         return outputs[0], inputs[operation.state]
-    return outputs[0], outputs[1] if flags & dw.OUTPUT_FINAL_STATE else None
+    return outputs[0], outputs[1] if flags & _FINAL else None
 
 
 def _kind(value):
@@ -102,5 +104,5 @@ def _fail(operation, status, text, flags):
         raise from_status(status, text)
     # The graph goes on with some tensor and raises when it runs.
     outputs = _graph.graph_failure(status, text, torch.empty(0))
-    states = flags & (dw.OUTPUT_FINAL_STATE | dw.OVERWRITE_INITIAL_STATE)
+    states = flags & (_FINAL | _OVERWRITE)
     return outputs, outputs if states else None

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 STATES = ("final_state", "d_initial_state")
-PARAMETERS = ("da_log", "ddt_bias")
-OUTPUTS = ("o", "final_state")
+PARAMETERS = ("da_log", "ddt_bias", "dA", "dD")
+OUTPUTS = ("o", "y", "final_state")
 
 FORWARD = {"bfloat16": 1e-2, "float16": 3e-3, "float32": 2e-6, "float64": 1e-12}
 BACKWARD = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 2e-5, "float64": 1e-11}

@@ -79,6 +79,10 @@ def _draw(name: str, problem: Problem, rng, shape: list[int], tensor: Tensor) ->
             return normal()
         gate = -rng.random(shape, np.float32)
         return np.exp(gate) if problem.gate_domain == "linear" else gate
+    if name == "A":
+        return -np.exp(normal(0.5, -1))
+    if name == "w":
+        return rng.random(shape, np.float32)
     if name == "beta":
         return normal(2) if flags & _library.BETA_SIGMOID else rng.random(shape, np.float32)
     if name == "a_log":
