@@ -86,27 +86,30 @@ TensorDesc describe(const Call& call, const PortSpec& spec) {
                          call.types.param, call.types.state, call.types.offset};
   TensorDesc desc;
   desc.dtype = types[static_cast<int>(spec.kind)];
-  desc.rank = spec.rank;
+  const bool apart = call.steps_apart && spec.other.axes[1] == Axis::kSubSteps;
+  const bool by_value = call.D_rank == 2 && spec.primal == Port::kD;
+  const Shape& shape = apart || by_value ? spec.other : spec;
+  desc.rank = shape.rank;
   std::int64_t stride = 1;
-  for (int axis = spec.rank - 1; axis >= 0; --axis) {
-    desc.shape[axis] = extent(dims, spec.axes[axis]);
+  for (int axis = shape.rank - 1; axis >= 0; --axis) {
+    desc.shape[axis] = extent(dims, shape.axes[axis]);
     desc.stride[axis] = stride;
     stride *= std::max<std::int64_t>(desc.shape[axis], 1);
   }
   return desc;
 }
 
-const PortSpec& spec_of(Port port) {
-  const auto specs = ports(Op::kGatedDeltaNet);
+const PortSpec& spec_of(Port port, Op op) {
+  const auto specs = ports(op);
   return *std::find_if(specs.begin(), specs.end(),
                        [port](const PortSpec& spec) { return spec.port == port; });
 }
 
-TensorDesc describe(const Call& call, Port port) { return describe(call, spec_of(port)); }
+TensorDesc describe(const Call& call, Port port) { return describe(call, spec_of(port, call.op)); }
 
-std::vector<Port> outputs_of(Pass pass, const Tensors& inputs) {
+std::vector<Port> outputs_of(Pass pass, const Tensors& inputs, Op op) {
   std::vector<Port> written;
-  for (const PortSpec& spec : ports(Op::kGatedDeltaNet)) {
+  for (const PortSpec& spec : ports(op)) {
     const bool forward = spec.role == Role::kOutput || spec.role == Role::kFinalState;
     const bool backward = spec.role == Role::kGradient && inputs.contains(spec.primal);
     if (pass == Pass::kForward ? forward : backward) written.push_back(spec.port);
@@ -118,7 +121,7 @@ namespace {
 
 // q and k rows divided by sqrt(K), and by their norm where it is above 1.
 void shorten_rows(Buffer& x) {
-  const std::int64_t K = x.desc.shape[2], rows = x.count() / K;
+  const std::int64_t K = x.desc.shape[x.desc.rank - 1], rows = x.count() / K;
   for (std::int64_t row = 0; row < rows; ++row) {
     double sum = 0;
     for (std::int64_t i = row * K; i < (row + 1) * K; ++i) sum += x.get(i) * x.get(i);
@@ -128,9 +131,18 @@ void shorten_rows(Buffer& x) {
 }
 
 double gate_of(const Call& call, double normal, double uniform) {
+  if (call.op == Op::kMamba2) return normal;
   if (call.options.safe_gate) return normal + std::log(call.decay);
   if (call.options.gate_domain == GateDomain::kLinear) return std::exp(-2 * call.decay * uniform);
   return -call.decay * std::abs(normal);
+}
+
+bool is_left_out(const Call& call, const PortSpec& spec) {
+  if (spec.role == Role::kInput || spec.role == Role::kFlow) return false;
+  return !(spec.port == Port::kALog && call.a_log) &&
+         !(spec.port == Port::kDtBias && call.dt_bias) &&
+         !(spec.port == Port::kInitialState && call.initial_state) &&
+         !(spec.port == Port::kD && call.D_rank > 0) && !(spec.port == Port::kZ && call.z);
 }
 
 }  // namespace
@@ -140,14 +152,8 @@ Tensors make_inputs(const Call& call, unsigned seed) {
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> uniform(0.05, 0.95);
   Tensors tensors;
-  for (const PortSpec& spec : ports(Op::kGatedDeltaNet)) {
-    const bool written = spec.role == Role::kOutput || spec.role == Role::kFinalState ||
-                         spec.role == Role::kGradient;
-    if (written || spec.port == Port::kStateIndices || (spec.port == Port::kALog && !call.a_log) ||
-        (spec.port == Port::kDtBias && !call.dt_bias) ||
-        (spec.port == Port::kInitialState && !call.initial_state)) {
-      continue;
-    }
+  for (const PortSpec& spec : ports(call.op)) {
+    if (is_left_out(call, spec)) continue;
     Buffer tensor(describe(call, spec));
     for (std::int64_t i = 0; i < tensor.count(); ++i) {
       const double x = normal(random), u = uniform(random);
@@ -155,6 +161,8 @@ Tensors make_inputs(const Call& call, unsigned seed) {
         tensor.set(i, static_cast<double>(call.offsets[i]));
       } else if (spec.port == Port::kG) {
         tensor.set(i, gate_of(call, x, u));
+      } else if (spec.port == Port::kA && call.op == Op::kMamba2) {
+        tensor.set(i, -call.decay * std::exp(x / 2));
       } else {
         tensor.set(i, spec.port == Port::kBeta && !call.options.use_beta_sigmoid ? u : x);
       }
@@ -171,17 +179,18 @@ Prepared prepare(const std::string& plan, const Call& call, Pass pass, Tensors& 
                  const Layout& layout) {
   Prepared prepared;
   Problem& problem = prepared.problem;
+  problem.op = call.op;
   problem.pass = pass;
   problem.options = call.options;
   problem.options.output_final_state = true;
   problem.plan_name = plan;
   problem.threads = threads;
   for (auto& [port, tensor] : inputs) {
-    if (pass == Pass::kForward && spec_of(port).role == Role::kFlow) continue;
+    if (pass == Pass::kForward && spec_of(port, call.op).role == Role::kFlow) continue;
     problem[port] = tensor.desc;
     prepared.pack[port] = tensor.data();
   }
-  for (Port port : outputs_of(pass, inputs)) {
+  for (Port port : outputs_of(pass, inputs, call.op)) {
     if (port == Port::kFinalState && !wants_final_state(problem.options)) continue;
     const TensorDesc desc = describe(call, port);
     Buffer& tensor =

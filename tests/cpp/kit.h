@@ -57,6 +57,10 @@ struct Call {
   bool a_log = false, dt_bias = false, initial_state = true;
   Types types{};
   double decay = 1;  // mean of -log(decay) a token, roughly
+  Op op = Op::kGatedDeltaNet;
+  bool steps_apart = false;  // k, v and beta of sub-steps are [T, n, heads, ...]
+  int D_rank = 0;            // 0: no D
+  bool z = false;
 };
 
 Dims make_dims(std::int64_t T, std::int64_t H, std::int64_t HK, std::int64_t HV, std::int64_t K,
@@ -65,10 +69,10 @@ Dims make_dims(std::int64_t T, std::int64_t H, std::int64_t HK, std::int64_t HV,
 // Row-major description of a port's tensor in this call.
 TensorDesc describe(const Call& call, const PortSpec& spec);
 TensorDesc describe(const Call& call, Port port);
-const PortSpec& spec_of(Port port);
+const PortSpec& spec_of(Port port, Op op = Op::kGatedDeltaNet);
 
 // Ports of a pass that the engine writes, all that the given inputs allow.
-std::vector<Port> outputs_of(Pass pass, const Tensors& inputs);
+std::vector<Port> outputs_of(Pass pass, const Tensors& inputs, Op op = Op::kGatedDeltaNet);
 
 // Random inputs of both passes in the range that the options expect. Rows of q and k have a norm
 // of at most 1 where the operation does not normalise them: the recurrence does not expand then.
