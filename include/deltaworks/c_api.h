@@ -265,6 +265,11 @@ DW_API size_t dw_last_workspace_bytes(void);
 /* Instruction set that the CPU engine uses ("AVX2") and its fp32 lanes; NULL where none fits (see
  * dw_last_error). The environment variable DELTAWORKS_ISA forces one. */
 DW_API const char* dw_cpu_isa(int32_t* lanes);
+/* Multiply-adds of fp32 lanes a second that `threads` threads (1..1024) reach together in that
+ * instruction set, on registers alone and undisturbed by other work, measured over about `seconds`
+ * (at most 60): the ceiling that benchmarks compare their times with. Where an instruction set has
+ * no multiply-add, a multiply and an add count as one. */
+DW_API dw_status dw_cpu_peak(int32_t threads, double seconds, double* lane_ops_per_second);
 /* Threads that a problem with threads = 0 may use: OMP_NUM_THREADS, else the processors there. */
 DW_API int32_t dw_default_threads(void);
 DW_API const char* dw_version(void); /* "0.1.0" */

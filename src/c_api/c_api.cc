@@ -14,6 +14,7 @@
 #include "core/strings.h"
 #include "core/threads.h"
 #include "engines/cpu/dispatch.h"
+#include "engines/cpu/peak.h"
 #include "problem/outputs.h"
 #include "problem/rules.h"
 #include "problem/text.h"
@@ -241,6 +242,13 @@ const char* dw_cpu_isa(int32_t* lanes) {
     isa = kernels.isa;
   });
   return isa;
+}
+
+dw_status dw_cpu_peak(int32_t threads, double seconds, double* lane_ops_per_second) {
+  return guarded([&] {
+    at(lane_ops_per_second, "lane_ops_per_second") = 0;
+    *lane_ops_per_second = cpu::peak_rate(threads, seconds);
+  });
 }
 
 int32_t dw_default_threads(void) { return default_threads(); }

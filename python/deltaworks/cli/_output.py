@@ -35,7 +35,7 @@ def console(stderr: bool = False) -> Console:
 
 
 def print_json(value) -> None:
-    print(json.dumps(_finite(value), indent=1, allow_nan=False))
+    print(json.dumps(finite(value), indent=1, allow_nan=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
@@ -51,20 +51,25 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     console().print(table)
 
 
-def progress(items: Iterable, text: str, quiet: bool) -> Iterable:
-    """The items, with a bar on a terminal."""
+def progress(items: Iterable, text: str, quiet: bool, total: int | None = None) -> Iterable:
+    """The items, with a bar on a terminal; `total` is their number where they have no length."""
     screen = console(stderr=True)
     return track(
-        items, text, console=screen, transient=True, disable=quiet or not screen.is_terminal
+        items,
+        text,
+        total,
+        console=screen,
+        transient=True,
+        disable=quiet or not screen.is_terminal,
     )
 
 
-def _finite(value):
+def finite(value):
     """JSON has no NaN and no infinity: they become null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

@@ -1,134 +1,188 @@
-"""deltaworks bench cpu: time of a call on random inputs.
+"""deltaworks bench cpu: the operators beside plain PyTorch and beside what the processor could do.
 
-All problems run in turns in one process, so that a disturbance of the machine meets them alike.
+With PROBLEMs, the time of a call of each instead, without PyTorch (_cpu_calls.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
-from typing import NamedTuple
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from deltaworks import _library
-from deltaworks.cli._errors import UserError, parse_problem, user_errors
-from deltaworks.cli._machine import machine
-from deltaworks.cli._output import add_json, print_json, print_table, progress
-from deltaworks.problem import Problem
-from deltaworks.testing import make_inputs
-from deltaworks.testing.execute import Run
+from deltaworks.cli import _cpu_calls, _cpu_report, _plots
+from deltaworks.cli._cpu_operators import OPERATORS, Case
+from deltaworks.cli._cpu_timing import count
+from deltaworks.cli._cpu_worker import Worker
+from deltaworks.cli._errors import UserError, user_errors
+from deltaworks.cli._output import add_json, print_json, progress
 
-# A layer of a small model and one of a large one; norm, sigmoid and safe gate as layers use them.
-PROBLEMS = tuple(
-    f"gdn:{pass_}:{io}:N1{dims}K128V128:l2norm:sigmoid:safe"
-    for dims in ("T512H4", "T2048H16")
-    for io in ("fp32", "bf16")
-    for pass_ in ("fwd", "bwd")
+_ISAS = ("SSE4", "AVX2", "AVX512", "NEON")
+_DTYPES = ("fp32", "bf16")
+# (by default, with --quick)
+_DEFAULTS = {
+    "tokens": (8192, 512),
+    "heads": (16, 2),
+    "rounds": (10, 3),
+    "peer_rounds": (3, 1),
+    "loop_tokens": (256, 64),
+    "chunked_tokens": (2048, 512),
+}
+_PEAK_SECONDS = (0.02, 0.005)
+_ROUNDS_OF_PROBLEMS = 9
+# What has no meaning with problems.
+_OF_OPERATORS = (
+    *("ops", "isa", "dtypes", "dims", "tokens", "heads", "peer_rounds", "loop_tokens"),
+    *("chunked_tokens", "quick", "csv", "plot", "record"),
 )
-_ROUND_SECONDS = 0.05  # of one problem: shorter calls are repeated
-_LARGEST_COUNT = 2**31 - 1  # of threads, in the C interface
-
-
-class Bench(NamedTuple):
-    """A problem that is being timed."""
-
-    problem: Problem
-    run: Run
-    calls: int  # in one round
-    seconds: list[float]  # a call: one median a round
 
 
 def add_to(benchmarks) -> None:
-    parser = benchmarks.add_parser("cpu", help="time of a call, forward and backward")
-    parser.add_argument("problems", nargs="*", metavar="PROBLEM", help="default: a list of 8")
-    parser.add_argument("--threads", type=count, help="upper bound on threads")
-    parser.add_argument("--rounds", type=count, default=9, help="default: 9")
+    parser = benchmarks.add_parser("cpu", help="operators beside PyTorch and the processor's peak")
+    parser.add_argument("problems", nargs="*", metavar="PROBLEM", help="time these calls instead")
+    for option, allowed, text in (
+        ("--ops", tuple(OPERATORS), "default: all of them"),
+        ("--isa", _ISAS, "default: AVX2 and AVX512, if they run here"),
+        ("--dtypes", _DTYPES, "default: both"),
+    ):
+        metavar = ",".join(allowed)
+        parser.add_argument(option, type=_words(allowed), metavar=metavar, help=text)
+    parser.add_argument("--threads", type=_counts, metavar="COUNTS", help="default: 1,2")
+    parser.add_argument(
+        "--dims", type=_dims, metavar="KxV", help="default: 128x128, and 128x64 for mamba2"
+    )
+    for name, text in (
+        ("tokens", "of the sequence"),
+        ("heads", "of every tensor"),
+        ("rounds", "best and median are of these; with PROBLEMs 9"),
+        ("peer_rounds", "in which PyTorch takes part"),
+        ("loop_tokens", "at most, of PyTorch's token loop"),
+        ("chunked_tokens", "at most, of PyTorch's chunked form"),
+    ):
+        full, quick = _DEFAULTS[name]
+        text = f"{text}; default: {full}, quick: {quick}"
+        parser.add_argument(f"--{name.replace('_', '-')}", type=count, metavar="N", help=text)
+    parser.add_argument("--quick", action="store_true", help="small sizes, a few rounds")
+    for option, text in (("--csv", "write the rows there, too"), ("--plot", "draw them as a PNG")):
+        parser.add_argument(option, type=Path, metavar="FILE", help=text)
+    parser.add_argument(
+        "--record", type=Path, metavar="FOLDER", help="write DATE-cpu-operators.{json,csv,png}"
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
 
-def count(text: str) -> int:
-    """A count, for argparse."""
-    if not text.isdecimal() or len(text) > 10 or not 1 <= int(text) <= _LARGEST_COUNT:
-        raise argparse.ArgumentTypeError(f"must be a number in 1..{_LARGEST_COUNT}, got {text!r}")
-    return int(text)
-
-
 def run(arguments) -> int:
-    problems = [parse_problem(text) for text in arguments.problems or PROBLEMS]
+    if arguments.problems:
+        return _run_problems(arguments)
     with user_errors():
-        isa, lanes = _library.cpu_isa()
-    benches = [prepare(problem, arguments.threads) for problem in problems]
-    for _ in progress(range(arguments.rounds), "bench cpu", quiet=arguments.json):
-        for bench in benches:
-            bench.seconds.append(seconds_a_call(bench.run.execute, bench.calls))
-    rows = [_summary(bench) for bench in benches]
+        isa, _ = _library.cpu_isa()
+    _judge_outputs(arguments)
+    arguments.isa = arguments.isa or ([isa] if isa != "AVX512" else ["AVX2", "AVX512"])
+    for name, defaults in _DEFAULTS.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, defaults[arguments.quick])
+    chosen = {name: getattr(arguments, name) for name in _DEFAULTS}
+    cases = _cases(arguments)
+    points = [
+        (isa, threads, case)
+        for isa in arguments.isa
+        for threads in arguments.threads or [1, 2]
+        for case in cases
+    ]
+    answers = list(progress(_measure(points, arguments), "bench cpu", arguments.json, len(points)))
+    record = _cpu_report.record(chosen, answers)
+    with user_errors():
+        _write(arguments, record)
     if arguments.json:
-        record = {"lanes": lanes, "rounds": arguments.rounds, "problems": rows}
-        print_json(machine() | record)
+        print_json(record)
     else:
-        print_table(
-            ("problem", "plan", ">us a call", ">us a token and head", ">tokens/s", ">spread"),
-            map(_cells, rows),
-            f"{isa}, {lanes} fp32 lanes; medians of {arguments.rounds} rounds",
-        )
-    return 0
+        _cpu_report.show(record)
+    return 1 if record["failures"] else 0
 
 
-def prepare(problem: Problem, threads: int | None) -> Bench:
-    """Inputs, plan and the number of calls that fills a round; warms up."""
-    if threads is not None:
-        struct = problem.struct()
-        struct.threads = threads
-        problem = Problem.from_struct(struct)
-    with user_errors(str(problem)):
-        if problem.dims.T * problem.dims.HO == 0:
-            raise UserError(f"{problem}: there is nothing to time without tokens and heads")
-        run = Run(problem, make_inputs(problem))
-        run.execute()
-    calls = max(1, round(_ROUND_SECONDS / max(seconds_a_call(run.execute, 1), 1e-6)))
-    return Bench(problem, run, calls, [])
+def _run_problems(arguments) -> int:
+    for name in _OF_OPERATORS:
+        if getattr(arguments, name):
+            raise UserError(f"--{name.replace('_', '-')} is of no use with a PROBLEM")
+    threads = arguments.threads or [None]
+    if len(threads) > 1:
+        raise UserError("--threads must be one number with a PROBLEM")
+    rounds = arguments.rounds or _ROUNDS_OF_PROBLEMS
+    return _cpu_calls.run(arguments.problems, threads[0], rounds, arguments.json)
 
 
-def seconds_a_call(call: Callable[[], object], calls: int) -> float:
-    """The median of `calls` calls, each timed alone: who is put aside loses one of them."""
-    seconds = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+def _cases(arguments) -> list[Case]:
+    return [
+        Case(op, dtype, arguments.tokens, arguments.heads, *dims)
+        for op in arguments.ops or OPERATORS
+        for dims in ([arguments.dims] if arguments.dims else OPERATORS[op].dims)
+        for dtype in arguments.dtypes or _DTYPES
+    ]
 
 
-def spread(seconds: list[float]) -> float:
-    """Distance of the quartiles, relative to the median."""
-    if len(seconds) < 2:
-        return 0.0
-    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return (high - low) / median
-
-
-def _summary(bench: Bench) -> dict:
-    dims, median = bench.problem.dims, statistics.median(bench.seconds)
-    return {
-        "problem": str(bench.problem),
-        "plan": bench.run.plan.name,
-        "configuration": bench.run.plan.configuration,
-        "us_per_call": 1e6 * median,
-        "us_per_token_head": 1e6 * median / (dims.T * dims.HO),
-        "tokens_per_second": dims.T / median,
-        "spread": spread(bench.seconds),
-        "seconds": bench.seconds,
+def _measure(points: list[tuple[str, int, Case]], arguments) -> Iterator[dict]:
+    """What the worker of each point answers; there is one at a time."""
+    settings = {
+        "rounds": arguments.rounds,
+        "peer_rounds": arguments.peer_rounds,
+        "loop_tokens": arguments.loop_tokens,
+        "chunked_tokens": arguments.chunked_tokens,
+        "peak_seconds": _PEAK_SECONDS[arguments.quick],
     }
+    for isa, threads in dict.fromkeys(point[:2] for point in points):
+        with Worker(isa, {"threads": threads, **settings}) as worker:
+            for case in (case for *own, case in points if own == [isa, threads]):
+                yield worker.about | worker.measure(case)
 
 
-def _cells(row: dict) -> tuple[str, ...]:
-    return (
-        row["problem"],
-        f"{row['plan']}: {row['configuration']}",
-        f"{row['us_per_call']:,.1f}",
-        f"{row['us_per_token_head']:.3f}",
-        f"{row['tokens_per_second']:,.0f}",
-        f"{100 * row['spread']:.1f} %",
-    )
+def _judge_outputs(arguments) -> None:
+    """What would fail after minutes of measuring fails before."""
+    for file in filter(None, (arguments.csv, arguments.plot)):
+        if not file.parent.is_dir():
+            raise UserError(f"{file.parent} is not a folder")
+    if arguments.record and not arguments.record.is_dir():
+        raise UserError(f"{arguments.record} is not a folder")
+    drawing = arguments.plot or arguments.record
+    for package in ("torch", *(("matplotlib",) if drawing else ())):
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"this benchmark needs {package}, which cannot be imported")
+
+
+def _write(arguments, record: dict) -> None:
+    csv, plot, rows = arguments.csv, arguments.plot, record["rows"]
+    if arguments.record:
+        stem = arguments.record / f"{record['date']}-cpu-operators"
+        _cpu_report.write_json(stem.with_suffix(".json"), record)
+        csv, plot = csv or stem.with_suffix(".csv"), plot or stem.with_suffix(".png")
+    if csv:
+        _cpu_report.write_csv(csv, rows)
+    if plot:
+        _plots.draw_operators(rows, _cpu_report.title(record), plot)
+
+
+def _words(allowed: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """Of a list with commas, for argparse."""
+
+    def parse(text: str) -> list[str]:
+        words = text.split(",")
+        for word in words:
+            if word not in allowed:
+                raise argparse.ArgumentTypeError(
+                    f"must be some of {', '.join(allowed)}, got {text!r}"
+                )
+        return list(dict.fromkeys(words))
+
+    return parse
+
+
+def _counts(text: str) -> list[int]:
+    return list(dict.fromkeys(map(count, text.split(","))))
+
+
+def _dims(text: str) -> tuple[int, int]:
+    key, x, value = text.partition("x")
+    if not x:
+        raise argparse.ArgumentTypeError(f"must be KxV, got {text!r}")
+    return count(key), count(value)

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 from deltaworks.cli import _plots
+from deltaworks.cli._cpu_timing import count
 from deltaworks.cli._cuda_cases import (
     CASES,
     GATES,
@@ -28,7 +29,6 @@ from deltaworks.cli._errors import UserError, user_errors
 from deltaworks.cli._first_call import first_call_seconds
 from deltaworks.cli._machine import machine
 from deltaworks.cli._output import add_json, console, print_json, print_table, progress
-from deltaworks.cli.bench_cpu import count
 from deltaworks.problem import Problem
 
 _SWEEP_GATES = "slow"

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import deltaworks.numpy
+from deltaworks.cli._cpu_timing import count, seconds_a_call, spread
 from deltaworks.cli._errors import user_errors
 from deltaworks.cli._machine import machine
 from deltaworks.cli._output import add_json, print_json, print_table, progress
-from deltaworks.cli.bench_cpu import count, seconds_a_call, spread
 from deltaworks.problem import Problem
 from deltaworks.testing import make_inputs
 from deltaworks.testing.execute import Run

@@ -8,6 +8,10 @@
 
 namespace deltaworks::cpu {
 
+// Vectors that the kernel `peak` works on at once: enough to hide the latency of the multiply-add
+// on two pipes, few enough to stay in 16 registers.
+inline constexpr std::int64_t kPeakChains = 12;
+
 // Scratch is counted in floats and need not be cleared; it is aligned to 64 bytes.
 struct Kernels {
   const char* isa;
@@ -28,6 +32,9 @@ struct Kernels {
   std::int64_t (*backward_sums)(const Args& args);
   void (*backward)(const Args& args, std::int64_t n, std::int64_t group, double* sums,
                    float* scratch);
+
+  // `steps` multiply-adds on each of kPeakChains vectors; the result means nothing.
+  float (*peak)(std::int64_t steps);
 };
 
 // The widest instruction set that was built and that this processor has, or the one that the

@@ -4,6 +4,7 @@
 #include "engines/cpu/dispatch.h"
 #include "engines/cpu/kernels/backward-inl.h"
 #include "engines/cpu/kernels/forward-inl.h"
+#include "engines/cpu/kernels/peak-inl.h"
 #include "variants/list.h"
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
@@ -38,7 +39,8 @@ static constexpr Kernels table(const char* isa) {
           forward_item,
           backward_scratch,
           backward_sums,
-          backward_item};
+          backward_item,
+          peak};
 }
 
 }  // namespace deltaworks::cpu::HWY_NAMESPACE
