@@ -3,14 +3,16 @@
 import gzip
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from deltaworks.demo import __main__ as demo
-from deltaworks.demo import baselines, checkpoint, corpus, generate, induction, plot, torch_backend
+from deltaworks.demo import baselines, checkpoint, corpus, generate, induction, plot
 from deltaworks.demo import train as training
+from deltaworks.demo.layers import LAYERS
 from deltaworks.demo.model import ByteModel, ModelConfig, zeroed
 from deltaworks.demo.optim import orthogonalised, schedule
 from deltaworks.ops import gated_delta_net
@@ -30,9 +32,19 @@ def library(tmp_path):
     return tmp_path, corpus.load_corpus(tmp_path)
 
 
-def fresh_model(operator=gated_delta_net):
+def fresh_model(operator=gated_delta_net, layer="gdn"):
     torch.manual_seed(0)
-    return ByteModel(TINY, operator)
+    return ByteModel(replace(TINY, layer=layer), operator)
+
+
+def curve_of(levels):
+    """A recorded loss curve that ends at `levels`[1] bits per byte."""
+    return {
+        "tokens": [1e6, 2e6],
+        "loss": list(levels),
+        "validation_tokens": [2e6],
+        "validation_bits_per_byte": [levels[1]],
+    }
 
 
 class TestCorpus:
@@ -141,61 +153,76 @@ class TestInduction:
 
 
 class TestTraining:
-    def run(self, library, tmp_path, operator, steps=12):
-        config = training.TrainConfig(steps=steps, tokens=1024, piece=128, evaluate_every=4)
-        model = fresh_model(operator)
+    def run(self, library, tmp_path, operator, layer):
+        config = training.TrainConfig(steps=12, tokens=1024, piece=128, evaluate_every=4)
+        model = fresh_model(operator, layer)
         pieces = corpus.validation_pieces(library[1].validation, 128, 512)
         stream = training.BatchStream(library[1], config, seed=0)
         curve = tmp_path / "run.jsonl"
         training.train(model, stream, config, pieces, curve)
         return model, plot.read_curve(curve)
 
-    def test_loss_falls_and_the_curve_is_written(self, library, tmp_path):
-        model, records = self.run(library, tmp_path, gated_delta_net)
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_loss_falls_and_the_curve_is_written(self, library, tmp_path, layer):
+        operator = demo.find_operator(layer, "deltaworks", ablate=False)
+        _, records = self.run(library, tmp_path, operator, layer)
         assert [record["step"] for record in records] == list(range(1, 13))
         assert records[-1]["tokens"] == 12 * 1024
         measured = [r["validation_bits_per_byte"] for r in records if r["step"] % 4 == 0]
-        assert measured[-1] < measured[0] - 1
+        assert records[-1]["loss"] < records[0]["loss"] - 1
+        assert measured[-1] < measured[0] - 0.3
         assert sum("validation_bits_per_byte" in record for record in records) == 3
         output = tmp_path / "plots" / "curve.png"
         plot.main([str(tmp_path / "run.jsonl"), "-o", str(output)])
         assert output.read_bytes().startswith(b"\x89PNG")
 
-    def test_backends_agree(self, library):
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_backends_agree(self, library, layer):
         config = training.TrainConfig(steps=1, tokens=256, piece=64)
         batch = training.BatchStream(library[1], config, seed=0).next()
         losses, gradients = [], []
-        for operator in (gated_delta_net, torch_backend.gated_delta_net):
-            model = fresh_model(operator)
+        for backend in ("deltaworks", "torch"):
+            model = fresh_model(demo.find_operator(layer, backend, ablate=False), layer)
             loss = training.loss_of(model, batch)
             loss.backward()
             losses.append(loss.item())
-            gradients.append(model.blocks[0].mixer.q_proj.weight.grad)
+            mixer = model.blocks[0].mixer
+            first = mixer.in_proj if layer == "mamba2" else mixer.q_proj
+            gradients.append(first.weight.grad)
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5 * gradients[1].abs().max())
 
-    def test_ablation_silences_the_operator_alone(self, library):
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_ablation_silences_the_operator_alone(self, library, layer):
         config = training.TrainConfig(steps=1, tokens=256, piece=64)
         batch = training.BatchStream(library[1], config, seed=0).next()
-        model = fresh_model(zeroed(gated_delta_net))
+        operator = demo.find_operator(layer, "torch", ablate=False)
+        model = fresh_model(zeroed(operator), layer)
         logits = model(batch.inputs, batch.cu_seqlens)
         # A block without its mixer sees one token: equal inputs, equal logits.
         same = batch.inputs == ord(" ")
         assert same.sum() > 1
         assert (logits[same] - logits[same][0]).abs().max() < 1e-6
-        full = fresh_model()(batch.inputs, batch.cu_seqlens)
+        full = fresh_model(operator, layer)(batch.inputs, batch.cu_seqlens)
         assert (full[same] - full[same][0]).abs().max() > 1e-2
 
-    def test_checkpoint_gives_identical_logits(self, library, tmp_path):
-        model, _ = self.run(library, tmp_path, gated_delta_net, steps=2)
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_checkpoint_gives_identical_logits(self, tmp_path, layer):
+        operator = demo.find_operator(layer, "torch", ablate=False)
+        model = fresh_model(operator, layer)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
         checkpoint.save(model, tmp_path / "model.safetensors")
-        again = checkpoint.load(tmp_path / "model.safetensors", gated_delta_net)
+        again = checkpoint.load(tmp_path / "model.safetensors", operator)
         inputs, cu_seqlens = torch.arange(60), torch.tensor([0, 25, 60])
         assert torch.equal(again(inputs, cu_seqlens), model(inputs, cu_seqlens))
-        assert not torch.equal(fresh_model()(inputs, cu_seqlens), model(inputs, cu_seqlens))
+        fresh = fresh_model(operator, layer)
+        assert not torch.equal(fresh(inputs, cu_seqlens), model(inputs, cu_seqlens))
 
-    def test_continuation(self, library, tmp_path):
-        model, _ = self.run(library, tmp_path, gated_delta_net, steps=2)
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_continuation(self, layer):
+        model = fresh_model(demo.find_operator(layer, "deltaworks", ablate=False), layer)
         made = generate.continue_text(model, b"import os", 30)
         assert len(made.text) == 30
         assert made.mismatch < 1e-5
@@ -216,6 +243,58 @@ class TestTraining:
         assert rest.startswith(b"    a = a + b\n")
 
 
+class TestLayers:
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_a_row_makes_a_layer_around_its_operator(self, layer):
+        row, mixer = LAYERS[layer], fresh_model(layer=layer).blocks[0].mixer
+        assert type(mixer) is row.module
+        assert row.module.operator_name == row.operator
+        assert mixer.operator is gated_delta_net
+
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_the_start_has_keys_one_token_after_the_queries(self, layer):
+        mixer = fresh_model(layer=layer).blocks[0].mixer
+        if layer == "mamba2":
+            value, key, query = mixer.in_proj.weight[32:-2].split([32, 32, 32])
+            _, key_taps, query_taps = mixer.conv1d.weight.split([32, 32, 32])
+            out = mixer.out_proj.weight
+        else:
+            query, key, value = mixer.q_proj.weight, mixer.k_proj.weight, mixer.v_proj.weight
+            query_taps, key_taps = mixer.q_conv.weight, mixer.k_conv.weight
+            out = mixer.o_proj.weight
+        steps = 2 if layer == "gdp" else 1
+        assert torch.equal(key, query.repeat(steps, 1))
+        assert torch.equal(value, 2 * out.T.repeat(steps, 1))
+        assert torch.equal(key_taps[..., :-1], query_taps.repeat(steps, 1, 1)[..., 1:])
+        torch.testing.assert_close(query @ query.T, torch.eye(32))
+
+
+class TestRecords:
+    def test_a_curve_is_thinned_to_means(self):
+        steps = [{"tokens": 10 * (i + 1), "loss": float(i)} for i in range(8)]
+        steps[5]["validation_bits_per_byte"] = 2.0
+        assert plot.thinned(steps, points=2) == {
+            "tokens": [40, 80],
+            "loss": [1.5, 5.5],
+            "validation_tokens": [60],
+            "validation_bits_per_byte": [2.0],
+        }
+        assert plot.thinned(steps[:1])["loss"] == [0.0]
+
+    def test_a_folder_gives_every_layer_that_has_a_curve_there(self, tmp_path):
+        curves = {name: curve_of((8.0, 2.0 + i)) for i, name in enumerate(LAYERS)}
+        for name in ("gdp", "gdn", "mamba2"):
+            record = {"curve": curves[name]} if name != "gdn" else {}
+            (tmp_path / f"{LAYERS[name].operator}.json").write_text(json.dumps(record))
+        (tmp_path / "else.json").write_text("{}")
+        found = plot.find_curves([tmp_path])
+        assert found == {"Gated DeltaProduct": curves["gdp"], "Mamba-2": curves["mamba2"]}
+        named = tmp_path / "gated_delta_product.json"
+        assert plot.find_curves([named]) == {"gated_delta_product": curves["gdp"]}
+        with pytest.raises(ValueError, match="else.json holds no loss curve"):
+            plot.find_curves([tmp_path / "else.json"])
+
+
 class TestOptimizer:
     @pytest.mark.parametrize("shape", [(16, 40), (40, 16)])
     def test_singular_values_are_pulled_to_one(self, shape):
@@ -231,15 +310,52 @@ class TestOptimizer:
         assert factors[99] == pytest.approx(1 / 60)
 
 
-def test_command_line_end_to_end(library, tmp_path, monkeypatch):
+def run_demo(library, monkeypatch, *arguments):
     monkeypatch.setattr(demo, "load_corpus", lambda: library[1])
-    monkeypatch.setattr(demo, "ModelConfig", lambda: TINY)
-    numbers = tmp_path / "numbers" / "demo.json"
-    out = tmp_path / "out"
-    result = demo.main(["--steps", "1", "--ablate", "--out", str(out), "--json", str(numbers)])
+    monkeypatch.setattr(demo, "ModelConfig", lambda layer: replace(TINY, layer=layer))
+    return demo.main(["--steps", "1", *map(str, arguments)])
+
+
+def test_command_line_end_to_end(library, tmp_path, monkeypatch):
+    numbers, out = tmp_path / "numbers" / "demo.json", tmp_path / "out"
+    result = run_demo(library, monkeypatch, "--ablate", "--out", out, "--json", numbers)
     assert json.loads(numbers.read_text()) == result
     assert result["tokens"] == 4096
     assert result["ablate"] is True
+    assert (result["layer"], result["operator"]) == ("gdn", "gated_delta_net")
     assert result["induction_accuracy"] < 0.05
+    assert result["curve"]["tokens"] == [4096]
     assert (out / "ablated.safetensors").exists()
     assert len(plot.read_curve(out / "ablated.jsonl")) == 1
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_is_chosen_and_recorded(library, tmp_path, monkeypatch, capsys, layer):
+    records, out = tmp_path / "records", tmp_path / "out"
+    result = run_demo(library, monkeypatch, "--layer", layer, "--out", out, "--record", records)
+    operator = LAYERS[layer].operator
+    assert json.loads((records / f"{operator}.json").read_text()) == result
+    assert result["model"]["layer"] == layer
+    assert (records / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / f"{operator}.safetensors").exists()
+    assert LAYERS[layer].title in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "choice, label",
+    [
+        (("gdn", "deltaworks", False), "gated_delta_net"),
+        (("gdn", "deltaworks", True), "ablated"),
+        (("gdn", "torch", False), "gated_delta_net_torch"),
+        (("mamba2", "deltaworks", True), "mamba2_ablated"),
+        (("gdn2", "torch", True), "gated_delta_net_v2_ablated_torch"),
+    ],
+)
+def test_the_names_of_a_run_s_files(choice, label):
+    assert demo.label_of(*choice) == label
+
+
+def test_an_unknown_layer_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        demo.parse(["--layer", "rnn"])
+    assert "invalid choice: 'rnn'" in capsys.readouterr().err

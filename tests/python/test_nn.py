@@ -1,114 +1,40 @@
 """deltaworks.nn: packing, carried state, decoding, gradients, no leak between documents.
 
-Every layer test runs on the plain PyTorch recurrence and on the library's own operator.
+Every test runs on the plain PyTorch recurrence and on the library's own operator.
 """
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from deltaworks.demo.torch_backend import gated_delta_net as torch_operator
-from deltaworks.nn import GatedDeltaNet, GatedDeltaNetCache, GatedRMSNorm, ShortConvolution
+from deltaworks import nn, ops
+from deltaworks.demo import torch_backend
+from deltaworks.nn import KimiDeltaAttention, LayerCache, Mamba2
+from nn_layers import LAYERS, LENGTHS, bounds, make, relative
 
-LENGTHS = [5, 0, 1, 2, 17, 3, 0]
-
-
-def bounds(lengths, dtype=torch.int32):
-    return torch.tensor([0, *lengths]).cumsum(0).to(dtype)
+STATES = {kind: (4, 12, 16) if "mamba2" in kind else (4, 8, 16) for kind in LAYERS}
 
 
-@pytest.fixture(params=["torch", "deltaworks"])
-def operator(request):
-    if request.param == "torch":
-        return torch_operator
-    from deltaworks.ops import gated_delta_net
+@pytest.fixture(params=[torch_backend, ops], ids=["torch", "deltaworks"])
+def backend(request):
+    return request.param
 
-    return gated_delta_net
+
+@pytest.fixture(params=LAYERS)
+def kind(request):
+    return request.param
 
 
 @pytest.fixture
-def layer(operator):
-    torch.manual_seed(0)
-    return GatedDeltaNet(
-        24, 2, num_value_heads=4, key_dim=16, value_dim=8, operator=operator, allow_neg_eigval=True
-    )
+def layer(kind, backend):
+    return make(kind, backend)
 
 
-def relative(got, expected):
-    assert expected.abs().max() > 1e-3
-    return ((got - expected).abs().max() / expected.abs().max()).item()
+def token_loop(layer):
+    """The plain PyTorch form of a layer's operator."""
+    return getattr(torch_backend, layer.operator_name)
 
 
-class TestShortConvolution:
-    def test_equals_the_sum_that_defines_it(self):
-        conv = ShortConvolution(3, activation=None)
-        x = torch.randn(sum(LENGTHS), 3)
-        y, state = conv(x, bounds(LENGTHS))
-        first = 0
-        for n, length in enumerate(LENGTHS):
-            document = torch.cat([torch.zeros(3, 3), x[first : first + length]])
-            for t in range(length):
-                expected = (document[t : t + 4] * conv.weight[:, 0].T).sum(0)
-                torch.testing.assert_close(y[first + t], expected)
-            assert torch.equal(state[n], document[-3:])
-            first += length
-
-    @pytest.mark.parametrize("kernel_size", [2, 4])
-    @pytest.mark.parametrize("cut", [[0] * 7, [1, 0, 1, 0, 2, 3, 0], [4, 0, 0, 2, 16, 1, 0]])
-    def test_pieces_equal_one_call(self, kernel_size, cut):
-        conv = ShortConvolution(3, kernel_size)
-        documents = [torch.randn(length, 3) for length in LENGTHS]
-        whole, end = conv(torch.cat(documents), bounds(LENGTHS, torch.int64))
-        heads = [d[:c] for d, c in zip(documents, cut, strict=True)]
-        tails = [d[c:] for d, c in zip(documents, cut, strict=True)]
-        a, state = conv(torch.cat(heads), bounds(cut))
-        b, state = conv(torch.cat(tails), bounds([len(t) for t in tails]), state)
-        a, b = a.split(cut), b.split([len(t) for t in tails])
-        joined = torch.cat([torch.cat(pair) for pair in zip(a, b, strict=True)])
-        torch.testing.assert_close(joined, whole, rtol=1e-6, atol=1e-6)
-        assert torch.equal(state, end)
-
-    def test_rows_past_the_end_are_zero(self):
-        x = torch.randn(9, 3, requires_grad=True)
-        y, _ = ShortConvolution(3)(x, bounds([2, 4]))
-        assert y[:6].abs().min() > 0
-        assert y[6:].abs().max() == 0
-        y.square().sum().backward()
-        assert x.grad[:6].abs().min() > 0
-        assert x.grad[6:].abs().max() == 0
-
-    @pytest.mark.parametrize("sequences", [0, 1, 2])
-    def test_no_rows(self, sequences):
-        state = torch.randn(sequences, 3, 3)
-        y, end = ShortConvolution(3)(torch.randn(0, 3), bounds([0] * sequences), state)
-        assert y.shape == (0, 3)
-        assert torch.equal(end, state)
-
-    def test_says_what_is_wrong(self):
-        with pytest.raises(ValueError, match="kernel_size must be at least 2, got 1"):
-            ShortConvolution(3, 1)
-        with pytest.raises(ValueError, match="activation must be 'silu' or None, got 'relu'"):
-            ShortConvolution(3, activation="relu")
-        with pytest.raises(ValueError, match=r"state must be \[2, 3, 3\], got \[1, 3, 3\]"):
-            ShortConvolution(3)(torch.randn(2, 3), bounds([1, 1]), torch.zeros(1, 3, 3))
-
-
-class TestGatedRMSNorm:
-    def test_formula(self):
-        norm = GatedRMSNorm(8, eps=1e-5)
-        torch.nn.init.normal_(norm.weight)
-        o, gate = torch.randn(5, 2, 8), torch.randn(5, 2, 8)
-        mean_square = o.square().mean(-1, keepdim=True)
-        expected = o / (mean_square + 1e-5).sqrt() * norm.weight * F.silu(gate)
-        torch.testing.assert_close(norm(o, gate), expected)
-
-    def test_16_bit_is_rounded_once(self):
-        norm = GatedRMSNorm(8)
-        o, gate = torch.randn(5, 8).bfloat16(), torch.randn(5, 8).bfloat16()
-        assert torch.equal(norm(o, gate), norm(o.float(), gate.float()).bfloat16())
-
-
-class TestGatedDeltaNet:
+class TestEveryLayer:
     def test_packed_equals_separate_documents(self, layer):
         documents = [torch.randn(length, 24) for length in LENGTHS]
         packed = layer(torch.cat(documents), bounds(LENGTHS)).split(LENGTHS)
@@ -133,10 +59,10 @@ class TestGatedDeltaNet:
             assert not torch.equal(z[own], y[own])
 
     @pytest.mark.parametrize("sequences", [0, 2])
-    def test_no_rows(self, layer, sequences):
-        cache = GatedDeltaNetCache()
+    def test_no_rows(self, kind, layer, sequences):
+        cache = LayerCache()
         assert layer(torch.randn(0, 24), bounds([0] * sequences), cache).shape == (0, 24)
-        assert cache.recurrent.shape == (sequences, 4, 8, 16)
+        assert cache.recurrent.shape == (sequences, *STATES[kind])
 
     def test_causal(self, layer):
         x = torch.randn(20, 24)
@@ -148,7 +74,7 @@ class TestGatedDeltaNet:
     def test_pieces_equal_one_call(self, layer):
         documents = [torch.randn(length, 24) for length in LENGTHS]
         cut = [2, 0, 1, 0, 16, 1, 0]
-        end, cache = GatedDeltaNetCache(), GatedDeltaNetCache()
+        end, cache = LayerCache(), LayerCache()
         whole = layer(torch.cat(documents), bounds(LENGTHS), end).split(LENGTHS)
         heads = [d[:c] for d, c in zip(documents, cut, strict=True)]
         tails = [d[c:] for d, c in zip(documents, cut, strict=True)]
@@ -158,22 +84,24 @@ class TestGatedDeltaNet:
         joined = torch.cat([torch.cat(pair) for pair in zip(a, b, strict=True)])
         assert relative(joined, torch.cat(whole)) < 1e-5
         assert relative(cache.recurrent, end.recurrent) < 1e-5
-        torch.testing.assert_close(cache.v_conv, end.v_conv)
+        assert cache.convolutions.keys() == end.convolutions.keys() != set()
+        for name, rows in cache.convolutions.items():
+            torch.testing.assert_close(rows, end.convolutions[name])
 
-    def test_decoding_equals_the_parallel_forward(self, layer):
+    def test_decoding_equals_the_parallel_forward(self, kind, layer):
         x = torch.randn(3, 21, 24)
         parallel = layer(x.flatten(0, 1), bounds([21] * 3)).view(3, 21, 24)
-        cache = GatedDeltaNetCache()
+        cache = LayerCache()
         steps = [layer(x[:, :9].flatten(0, 1), bounds([9] * 3), cache).view(3, 9, 24)]
         for t in range(9, 21):
             steps.append(layer(x[:, t], bounds([1] * 3), cache)[:, None])
         assert relative(torch.cat(steps, 1), parallel) < 1e-5
-        assert cache.recurrent.shape == (3, 4, 8, 16)
+        assert cache.recurrent.shape == (3, *STATES[kind])
         assert cache.recurrent.dtype == torch.float32
 
     def test_a_sequence_may_be_picked_out_of_a_cache(self, layer):
         x, more = torch.randn(3, 6, 24), torch.randn(2, 24)
-        cache = GatedDeltaNetCache()
+        cache = LayerCache()
         layer(x.flatten(0, 1), bounds([6] * 3), cache)
         y = layer(more, bounds([1, 1]), cache.select(torch.tensor([2, 0])))
         texts = torch.cat([x[2], more[:1], x[0], more[1:]])
@@ -186,10 +114,43 @@ class TestGatedDeltaNet:
             assert tensor.grad.isfinite().all(), name
             assert tensor.grad.abs().amax() > 1e-6, name
 
+    def test_a_failing_call_leaves_the_cache_as_it_was(self, layer):
+        cache = LayerCache()
+        layer(torch.randn(6, 24), bounds([6]), cache)
+        before = cache.select(torch.tensor([0]))
+
+        def fail(*arguments, **options):
+            raise RuntimeError("no")
+
+        layer.operator = fail
+        with pytest.raises(RuntimeError, match="no"):
+            layer(torch.randn(1, 24), bounds([1]), cache)
+        assert torch.equal(cache.recurrent, before.recurrent)
+        for name, rows in before.convolutions.items():
+            assert torch.equal(cache.convolutions[name], rows)
+
+    def test_a_cache_of_other_sequences_is_an_error(self, layer):
+        cache = LayerCache()
+        layer(torch.randn(6, 24), bounds([6]), cache)
+        with pytest.raises(ValueError, match=r"state must be \[2, 3, \d+\], got \[1, 3, \d+\]"):
+            layer(torch.randn(2, 24), bounds([1, 1]), cache)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_16_bit(self, layer, dtype):
+        x, cu_seqlens = torch.randn(sum(LENGTHS), 24), bounds(LENGTHS)
+        layer, x = layer.to(dtype), x.to(dtype)
+        cache = LayerCache()
+        y = layer(x, cu_seqlens, cache)
+        assert y.dtype == dtype
+        assert cache.recurrent.dtype == torch.float32
+        layer.operator = token_loop(layer)
+        expected = layer.float()(x.float(), cu_seqlens)
+        assert relative(y.float(), expected) < (5e-2 if dtype == torch.bfloat16 else 1e-2)
+
     def test_gradients_equal_those_of_the_token_loop(self, layer):
         x, weight = torch.randn(sum(LENGTHS), 24), torch.randn(sum(LENGTHS), 24)
         found = []
-        for operator in (layer.operator, torch_operator):
+        for operator in (layer.operator, token_loop(layer)):
             layer.operator = operator
             layer.zero_grad()
             (layer(x, bounds(LENGTHS)) * weight).sum().backward()
@@ -197,30 +158,36 @@ class TestGatedDeltaNet:
         for got, expected in zip(*found, strict=True):
             assert relative(got, expected) < 1e-4
 
-    def test_initial_gate(self):
-        layer = GatedDeltaNet(8, 64, key_dim=4, value_dim=4, operator=torch_operator)
-        amplitude, dt = layer.A_log.exp(), F.softplus(layer.dt_bias)
-        assert 1 <= amplitude.min() < 3
-        assert 13 < amplitude.max() <= 16
-        assert 0.99e-3 <= dt.min() < 3e-3
-        assert 0.04 < dt.max() <= 0.101
+    def test_parameters_have_the_published_names(self, kind, layer):
+        shared = {"q_proj", "k_proj", "v_proj", "b_proj", "q_conv", "k_conv", "v_conv", "o_proj"}
+        names = {name for name, _ in layer.named_parameters()}
+        if isinstance(layer, Mamba2):
+            expected = {"in_proj.weight", "conv1d.weight", "conv1d.bias", "out_proj.weight", "D"}
+            expected |= {"norm.weight"} if kind == "mamba2" else set()
+        elif isinstance(layer, KimiDeltaAttention):
+            low_rank = {"f_proj.0.weight", "f_proj.1.weight", "g_proj.0.weight", "g_proj.1.weight"}
+            expected = low_rank | {"g_proj.1.bias", "norm.weight"}
+            shared |= {"w_proj"} if kind == "gdn2" else set()
+        else:
+            shared |= {"a_proj", "z_proj"}
+            expected = {"norm.weight"}
+        if not isinstance(layer, Mamba2):
+            expected |= {f"{name}.weight" for name in shared}
+        assert names == expected | {"A_log", "dt_bias"}
 
-    def test_says_what_is_wrong(self):
-        with pytest.raises(ValueError, match="multiple of num_heads, got 3 and 2"):
-            GatedDeltaNet(8, 2, num_value_heads=3, operator=torch_operator)
+    def test_a_state_dict_gives_the_same_layer(self, kind, layer):
+        torch.manual_seed(1)
+        module, arguments = LAYERS[kind]
+        other = module(**arguments, operator=layer.operator)
+        x, cu_seqlens = torch.randn(9, 24), bounds([4, 5])
+        assert not torch.equal(other(x, cu_seqlens), layer(x, cu_seqlens))
+        other.load_state_dict(layer.state_dict())
+        assert torch.equal(other(x, cu_seqlens), layer(x, cu_seqlens))
+
+    def test_the_default_operator(self, kind):
+        module, arguments = LAYERS[kind]
+        assert module(**arguments).operator is getattr(ops, module.operator_name)
 
 
-@pytest.mark.parametrize("allow", [False, True])
-def test_the_layer_hands_its_options_to_the_operator(allow):
-    seen = {}
-
-    def record(*arguments, **options):
-        seen.update(options)
-        return torch_operator(*arguments, **options)
-
-    layer = GatedDeltaNet(8, 2, key_dim=4, value_dim=4, operator=record, allow_neg_eigval=allow)
-    layer(torch.randn(5, 8), torch.tensor([0, 5]))
-    assert seen["allow_neg_eigval"] is allow
-    assert seen["use_beta_sigmoid_in_kernel"] and seen["safe_gate"]
-    assert seen["use_qk_l2norm_in_kernel"]
-    assert seen["a_log"] is layer.A_log and seen["dt_bias"] is layer.dt_bias
+def test_the_older_name_of_the_cache():
+    assert nn.GatedDeltaNetCache is LayerCache

@@ -2,7 +2,7 @@
 
 Reads the Python standard library's own source, trains, saves and reloads a checkpoint, continues a
 held-out function token by token, and compares with byte counts and gzip. A second run with --ablate
-shows what the same model learns without the operator.
+shows what the same model learns without the operator; --layer takes another kind of layer.
 """
 
 import argparse
@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from deltaworks.demo import baselines, checkpoint, generate, report
+from deltaworks.demo import baselines, checkpoint, generate, plot, report
 from deltaworks.demo.corpus import Corpus, load_corpus, validation_pieces
 from deltaworks.demo.induction import induction_test
+from deltaworks.demo.layers import LAYERS
 from deltaworks.demo.model import ByteModel, ModelConfig, zeroed
 from deltaworks.demo.train import (
     BatchStream,
@@ -35,10 +36,16 @@ VALIDATION_PIECE, VALIDATION_BYTES = 2048, 262144
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__.partition(":")[2])
+    parser.add_argument(
+        "--layer", choices=LAYERS, default="gdn", help="of the model (default %(default)s)"
+    )
     parser.add_argument("--steps", type=int, default=800, help="updates (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches, at least 0")
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder of the results")
     parser.add_argument("--json", type=Path, help="also write the final numbers to this file")
+    parser.add_argument(
+        "--record", type=Path, help="folder that gets them as OPERATOR.json, and loss.png redrawn"
+    )
     parser.add_argument(
         "--ablate", action="store_true", help="zero the operator's output, all else equal"
     )
@@ -55,6 +62,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--seed must be in 0..2^32-1")
     try:  # before anything is trained
         options.out.mkdir(parents=True, exist_ok=True)
+        if options.record is not None:
+            options.record.mkdir(parents=True, exist_ok=True)
         if options.json is not None:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.touch()
@@ -63,13 +72,23 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def find_operator(backend: str, ablate: bool) -> Callable:
-    """`gated_delta_net` of a backend, zeroed for the ablation."""
+def find_operator(layer: str, backend: str, ablate: bool) -> Callable:
+    """A layer's operator of a backend, zeroed for the ablation."""
     if backend == "torch":
-        from deltaworks.demo.torch_backend import gated_delta_net
+        from deltaworks.demo import torch_backend as module
     else:
-        from deltaworks.ops import gated_delta_net
-    return zeroed(gated_delta_net) if ablate else gated_delta_net
+        from deltaworks import ops as module
+    operator = getattr(module, LAYERS[layer].operator)
+    return zeroed(operator) if ablate else operator
+
+
+def label_of(layer: str, backend: str, ablate: bool) -> str:
+    """The name of a run's files: the operator, and what is unusual about the run."""
+    if ablate:
+        label = "ablated" if layer == "gdn" else f"{LAYERS[layer].operator}_ablated"
+    else:
+        label = LAYERS[layer].operator
+    return label if backend == "deltaworks" else f"{label}_{backend}"
 
 
 def train_with_progress(
@@ -126,14 +145,12 @@ def main(arguments: list[str] | None = None) -> dict:
     began = time.perf_counter()
     console = Console()
     torch.manual_seed(options.seed)
-    label = "ablated" if options.ablate else "gated_delta_net"
-    if options.backend != "deltaworks":
-        label += f"_{options.backend}"
+    label = label_of(options.layer, options.backend, options.ablate)
 
     corpus = load_corpus()
-    operator = find_operator(options.backend, options.ablate)
+    operator = find_operator(options.layer, options.backend, options.ablate)
     config = TrainConfig(options.steps)
-    model = ByteModel(ModelConfig(), operator)
+    model = ByteModel(ModelConfig(layer=options.layer), operator)
     parameters = sum(p.numel() for p in model.parameters())
     console.print(
         f"{len(corpus.train)} files ({sum(len(t) for _, t in corpus.train):,} bytes) to train on, "
@@ -151,6 +168,8 @@ def main(arguments: list[str] | None = None) -> dict:
     pieces = validation_pieces(corpus.validation, VALIDATION_PIECE, VALIDATION_BYTES)
     training_text = [text for _, text in corpus.train]
     result = {
+        "layer": options.layer,
+        "operator": LAYERS[options.layer].operator,
         "backend": options.backend,
         "ablate": options.ablate,
         "seed": options.seed,
@@ -169,11 +188,16 @@ def main(arguments: list[str] | None = None) -> dict:
         "training_seconds": seconds,
         "total_seconds": time.perf_counter() - began,
         "threads": torch.get_num_threads(),
+        "curve": plot.thinned(plot.read_curve(curve)),
     }
     report.show(console, result)
     console.print(f"loss curve: {curve}   checkpoint: {saved}")
+    text = json.dumps(result, indent=2) + "\n"
     if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+        options.json.write_text(text)
+    if options.record is not None:
+        (options.record / f"{label}.json").write_text(text)
+        plot.draw(plot.find_curves([options.record]), options.record / "loss.png")
     return result
 
 

@@ -1,4 +1,4 @@
-"""A byte-level language model: embedding, blocks of (GatedDeltaNet, MLP), the embedding again."""
+"""A byte-level language model: embedding, blocks of (token mixer, MLP), the embedding again."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -8,57 +8,32 @@ import torch.nn.functional as F
 from torch import nn
 
 from deltaworks.demo.corpus import VOCABULARY
-from deltaworks.nn import GatedDeltaNet, GatedDeltaNetCache
+from deltaworks.demo.layers import LAYERS, Sizes
+from deltaworks.nn import LayerCache
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes; key and value heads are equally many and equally wide."""
+    """The mixers' row in LAYERS, and sizes: key and value heads are as many and as wide."""
 
     dim: int = 128
     layers: int = 2
     heads: int = 2
     head_dim: int = 64
     mlp_dim: int = 512
+    layer: str = "gdn"
 
     as_dict = asdict
 
 
-def start_as_memory(mixer: GatedDeltaNet) -> None:
-    """Initial weights with which the layer already is an associative memory, of nothing yet.
-
-    Keys are the queries of one token earlier, what is stored is the token itself, and the output
-    is laid back along the direction that it was read from. Random projections get there too, but
-    only after more text than this demo reads (compare mimetic initialisation, Trockman 2024).
-    """
-    for linear in (mixer.q_proj, mixer.v_proj, mixer.z_proj):
-        nn.init.orthogonal_(linear.weight)
-    with torch.no_grad():
-        mixer.k_proj.weight.copy_(mixer.q_proj.weight)
-        mixer.o_proj.weight.copy_(mixer.v_proj.weight.mT / 2)
-        mixer.q_conv.weight.mul_(2)
-        mixer.k_conv.weight.mul_(2)
-        mixer.k_conv.weight[..., :-1] = mixer.q_conv.weight[..., 1:]
-        mixer.v_conv.weight.div_(4)
-        mixer.v_conv.weight[..., -1] += 1
-        # Amplitude 1 leaves time constants of 10 to 1,000 tokens; the published start is shorter.
-        mixer.A_log.zero_()
-
-
 class Block(nn.Module):
-    """x + GatedDeltaNet(norm(x)), then x + MLP(norm(x)) with a squared ReLU."""
+    """x + mixer(norm(x)), then x + MLP(norm(x)) with a squared ReLU."""
 
     def __init__(self, config: ModelConfig, operator: Callable | None):
         super().__init__()
         self.mixer_norm = nn.RMSNorm(config.dim, eps=1e-6)
-        self.mixer = GatedDeltaNet(
-            config.dim,
-            config.heads,
-            key_dim=config.head_dim,
-            value_dim=config.head_dim,
-            operator=operator,
-        )
-        start_as_memory(self.mixer)
+        sizes = Sizes(config.dim, config.heads, config.head_dim)
+        self.mixer = LAYERS[config.layer].build(sizes, operator)
         self.mlp_norm = nn.RMSNorm(config.dim, eps=1e-6)
         self.up = nn.Linear(config.dim, config.mlp_dim, bias=False)
         self.down = nn.Linear(config.mlp_dim, config.dim, bias=False)
@@ -80,15 +55,15 @@ class ByteModel(nn.Module):
         self.norm = nn.RMSNorm(config.dim, eps=1e-6)
         nn.init.normal_(self.embedding.weight, std=0.1)
 
-    def new_cache(self) -> list[GatedDeltaNetCache]:
+    def new_cache(self) -> list[LayerCache]:
         """An empty cache, one entry a block."""
-        return [GatedDeltaNetCache() for _ in self.blocks]
+        return [LayerCache() for _ in self.blocks]
 
     def forward(
         self,
         inputs: torch.Tensor,
         cu_seqlens: torch.Tensor,
-        caches: list[GatedDeltaNetCache] | None = None,
+        caches: list[LayerCache] | None = None,
     ) -> torch.Tensor:
         """inputs [T] int64, cu_seqlens [N+1]; returns logits [T, 256]; updates the caches."""
         x = self.embedding(inputs)

@@ -3,6 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
+from deltaworks.demo.layers import LAYERS
+
 NOTES = (
     "bits per byte: mean over the validation pieces, each model on the same bytes (files held out "
     "by name). Order 0 and 2 are adaptive byte counts, started on the training text; gzip -9 "
@@ -10,7 +12,7 @@ NOTES = (
     "induction: a random string of 32 bytes, 8 to 64 random bytes, the string again; counted are "
     "its bytes after the first 4. Training reads fresh documents of that kind ({share:.0%} of its "
     "tokens, scored on the repetition alone), the test others. The blocks start as an associative "
-    "memory that holds nothing (see model.py).",
+    "memory that holds nothing (see layers.py).",
 )
 ABLATION_NOTE = (
     "With the operator's output zeroed nothing passes from one byte to the next (the short "
@@ -24,7 +26,9 @@ def show(console: Console, result: dict) -> None:
     table.add_column("model")
     table.add_column("bits per byte", justify="right")
     table.add_column("induction", justify="right")
-    label = "Gated DeltaNet" + (", operator's output zeroed" if result["ablate"] else "")
+    label = LAYERS[result["layer"]].title + (
+        ", operator's output zeroed" if result["ablate"] else ""
+    )
     table.add_row(
         f"{label} ({result['parameters']:,} parameters)",
         f"{result['validation_bits_per_byte']:.3f}",

@@ -13,12 +13,20 @@ from torch import nn
 
 
 class ShortConvolution(nn.Module):
-    """y_t = act(sum_j weight[:, j] * x_{t - kernel_size + 1 + j}), per channel, within a sequence.
+    """y_t = act(sum_j weight[:, j] * x_{t - kernel_size + 1 + j} + bias), per channel.
 
-    The weight has shape [dim, 1, kernel_size] as in nn.Conv1d.
+    It stays within a sequence. The weight has shape [dim, 1, kernel_size] as in nn.Conv1d, and the
+    bias, if asked for, [dim].
     """
 
-    def __init__(self, dim: int, kernel_size: int = 4, activation: str | None = "silu"):
+    def __init__(
+        self,
+        dim: int,
+        kernel_size: int = 4,
+        activation: str | None = "silu",
+        *,
+        bias: bool = False,
+    ):
         super().__init__()
         if kernel_size < 2:
             raise ValueError(f"ShortConvolution: kernel_size must be at least 2, got {kernel_size}")
@@ -30,6 +38,7 @@ class ShortConvolution(nn.Module):
         self.activation = activation
         bound = kernel_size**-0.5
         self.weight = nn.Parameter(torch.empty(dim, 1, kernel_size).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(dim).uniform_(-bound, bound)) if bias else None
 
     def forward(
         self, x: torch.Tensor, cu_seqlens: torch.Tensor, state: torch.Tensor | None = None
@@ -68,7 +77,7 @@ class ShortConvolution(nn.Module):
         after = (starts[1:] + gaps)[:, None] + slot
         new_state = padded.index_select(0, after.flatten()).view(sequences, history, dim)
 
-        mixed = F.conv1d(padded.t().unsqueeze(0), self.weight, groups=dim).squeeze(0).t()
+        mixed = F.conv1d(padded.t().unsqueeze(0), self.weight, self.bias, groups=dim).squeeze(0).t()
         y = mixed.index_select(0, row_at - history)
         if self.activation == "silu":
             y = F.silu(y)
