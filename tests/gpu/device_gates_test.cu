@@ -115,7 +115,8 @@ void test_gate(const std::string& name, Gate form, const std::vector<GateCase>& 
   double worst = 0;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto& [g, a_log, dt_bias] = cases[i];
-    const double unclamped = deltaworks::effective_gate<double>(form_on_host, g, a_log, dt_bias);
+    const double unclamped =
+        deltaworks::effective_gate<double>({.form = form_on_host}, g, a_log, dt_bias);
     const double expected = unclamped < -110 ? -110 : unclamped;
     if (std::isnan(expected)) {
       keep_largest(worst, std::isnan(got[i]) ? 0.0 : HUGE_VAL);
