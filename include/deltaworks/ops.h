@@ -1,9 +1,14 @@
-// The operators on strided views of memory that belongs to the caller.
+// The operators on strided views of memory that belongs to the caller: gated_delta_net,
+// kimi_delta_attention, gated_delta_net_v2, gated_delta_product and mamba2, forward and backward.
+// For each token of each (sequence, head), with one state S [K, V],
 //
-// Gated DeltaNet: for each token of each (sequence, head), with one state S [K, V]
-// (arXiv:2412.06464)
+//   S <- D S;   S <- S + k (w - S^T e)^T;   o = scale S^T q
 //
-//   S <- exp(g) S;   S <- S + beta k (v - S^T k)^T;   o = scale S^T q
+//   gated_delta_net       D = exp(g)         e = beta k   w = beta v    arXiv:2412.06464
+//   kimi_delta_attention  D = Diag(exp(g))   e = beta k   w = beta v    arXiv:2510.26692
+//   gated_delta_net_v2    D = Diag(exp(g))   e = beta*k   w = w*v       beta in R^K, w in R^V
+//   gated_delta_product   n steps of gated_delta_net a token, the first decays   arXiv:2502.10297
+//   mamba2                D = exp(A dt)      e = 0        w = dt x      arXiv:2405.21060
 //
 // T tokens in N sequences; H, HK, HV heads of q, k, v; HO = max(H, HV); head i of HO reads head
 // i / (HO / Hx). HK is H or HV, and the larger of H and HV is a multiple of the smaller.
@@ -26,8 +31,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 
+#include "deltaworks/detail/ports.h"
 #include "deltaworks/plan.h"
 
 namespace deltaworks {
@@ -49,25 +54,38 @@ class Workspace {
   std::size_t size_ = 0;
 };
 
-// One call of the forward. Shapes and dtypes of the tensors: enum Port in problem.h.
-struct GatedDeltaNetForward {
+// Calls: which tensors each port takes, in which shapes and dtypes, says enum Port in problem.h. Of
+// a forward, final_state that is given is wanted (output_final_state follows from it), plan_name
+// pins an engine (empty: the first that accepts) and threads is an upper bound (0: the process's
+// default). Of a backward, a gradient is computed where a tensor for it is given, in the shape and
+// dtype of its input; gradients that flow in and are absent count as zeros.
+
+// gated_delta_net, kimi_delta_attention and gated_delta_product, which needs
+// options.num_householder.
+template <Op kOp>
+struct DeltaForward {
+  static constexpr Op op = kOp;
+  static constexpr Pass pass = Pass::kForward;
+
   Tensor q, k, v, g, beta, cu_seqlens;
   Tensor a_log = {}, dt_bias = {};  // absent: zeros; need options.safe_gate
   Tensor initial_state = {};        // absent: zeros; written with overwrite_initial_state
+  Tensor state_indices = {};        // initial_state is a pool of states
   Tensor o;                         // written
   Tensor final_state = {};          // written; absent: not wanted, or in initial_state
-  // output_final_state follows from final_state.
   Options options = {};
-  std::string plan_name = {};  // pins an engine; empty: the first that accepts
-  std::int32_t threads = 0;    // upper bound; 0: the process's default
+  std::string plan_name = {};
+  std::int32_t threads = 0;
 
-  Problem problem() const;
-  Pack pack() const;
+  Problem problem() const { return detail::problem_of_call(*this); }
+  Pack pack() const { return detail::pack_of_call(*this); }
 };
 
-// One call of the backward. A gradient is computed where a tensor for it is given, in the shape and
-// dtype of its input; gradients that flow in and are absent count as zeros.
-struct GatedDeltaNetBackward {
+template <Op kOp>
+struct DeltaBackward {
+  static constexpr Op op = kOp;
+  static constexpr Pass pass = Pass::kBackward;
+
   Tensor q, k, v, g, beta, cu_seqlens;
   Tensor a_log = {}, dt_bias = {}, initial_state = {};
   Tensor dO = {}, d_final_state = {};                       // flow in
@@ -77,20 +95,97 @@ struct GatedDeltaNetBackward {
   std::string plan_name = {};
   std::int32_t threads = 0;
 
-  Problem problem() const;
-  Pack pack() const;
+  Problem problem() const { return detail::problem_of_call(*this); }
+  Pack pack() const { return detail::pack_of_call(*this); }
+};
+
+using GatedDeltaNetForward = DeltaForward<Op::kGatedDeltaNet>;
+using GatedDeltaNetBackward = DeltaBackward<Op::kGatedDeltaNet>;
+using KimiDeltaAttentionForward = DeltaForward<Op::kKimiDeltaAttention>;
+using KimiDeltaAttentionBackward = DeltaBackward<Op::kKimiDeltaAttention>;
+using GatedDeltaProductForward = DeltaForward<Op::kGatedDeltaProduct>;
+using GatedDeltaProductBackward = DeltaBackward<Op::kGatedDeltaProduct>;
+
+struct GatedDeltaNetV2Forward {
+  static constexpr Op op = Op::kGatedDeltaNetV2;
+  static constexpr Pass pass = Pass::kForward;
+
+  Tensor q, k, v, g, beta, w, cu_seqlens;
+  Tensor a_log = {}, dt_bias = {}, initial_state = {}, state_indices = {};
+  Tensor o, final_state = {};  // written
+  Options options = {};
+  std::string plan_name = {};
+  std::int32_t threads = 0;
+
+  Problem problem() const { return detail::problem_of_call(*this); }
+  Pack pack() const { return detail::pack_of_call(*this); }
+};
+
+struct GatedDeltaNetV2Backward {
+  static constexpr Op op = Op::kGatedDeltaNetV2;
+  static constexpr Pass pass = Pass::kBackward;
+
+  Tensor q, k, v, g, beta, w, cu_seqlens;
+  Tensor a_log = {}, dt_bias = {}, initial_state = {};
+  Tensor dO = {}, d_final_state = {};                              // flow in
+  Tensor dq = {}, dk = {}, dv = {}, dg = {}, dbeta = {}, dw = {};  // written
+  Tensor da_log = {}, ddt_bias = {}, d_initial_state = {};         // written
+  Options options = {};
+  std::string plan_name = {};
+  std::int32_t threads = 0;
+
+  Problem problem() const { return detail::problem_of_call(*this); }
+  Pack pack() const { return detail::pack_of_call(*this); }
+};
+
+// y = C^T S + D x, times silu(z) where there is a z.
+struct Mamba2Forward {
+  static constexpr Op op = Op::kMamba2;
+  static constexpr Pass pass = Pass::kForward;
+
+  Tensor x, dt, A, B, C, cu_seqlens;
+  Tensor D = {}, dt_bias = {}, z = {}, initial_state = {}, state_indices = {};
+  Tensor y, final_state = {};  // written
+  Options options = {};
+  std::string plan_name = {};
+  std::int32_t threads = 0;
+
+  Problem problem() const { return detail::problem_of_call(*this); }
+  Pack pack() const { return detail::pack_of_call(*this); }
+};
+
+struct Mamba2Backward {
+  static constexpr Op op = Op::kMamba2;
+  static constexpr Pass pass = Pass::kBackward;
+
+  Tensor x, dt, A, B, C, cu_seqlens;
+  Tensor D = {}, dt_bias = {}, z = {}, initial_state = {};
+  Tensor dy = {}, d_final_state = {};                            // flow in
+  Tensor dx = {}, ddt = {}, dA = {}, dB = {}, dC = {};           // written
+  Tensor dD = {}, ddt_bias = {}, dz = {}, d_initial_state = {};  // written
+  Options options = {};
+  std::string plan_name = {};
+  std::int32_t threads = 0;
+
+  Problem problem() const { return detail::problem_of_call(*this); }
+  Pack pack() const { return detail::pack_of_call(*this); }
 };
 
 namespace detail {
 
-inline Plan find_host_plan(const Problem& problem) {
-  if (problem[Port::kQ].device.type != DeviceType::kCpu) {
-    throw Error(
-        Status::kInvalidValue,
-        "a Workspace is memory of the host: find_plan and Plan::execute take a workspace in "
-        "the memory of the tensors");
+template <class Call>
+void run_on_host(const Call& call, Workspace& workspace, void* stream) {
+  const Problem problem = call.problem();
+  for (const TensorDesc& tensor : problem.tensors) {
+    if (tensor.present() && tensor.device.type != DeviceType::kCpu) {
+      throw Error(
+          Status::kInvalidValue,
+          "a Workspace is memory of the host: find_plan and Plan::execute take a workspace in "
+          "the memory of the tensors");
+    }
   }
-  return find_plan(problem);
+  const Plan plan = find_plan(problem);
+  plan.execute(call.pack(), workspace.reserve(plan.workspace_bytes()), stream);
 }
 
 }  // namespace detail
@@ -100,81 +195,43 @@ inline Plan find_host_plan(const Problem& problem) {
 // reasons. Tensors on a card: find_plan and Plan::execute.
 inline void gated_delta_net_forward(const GatedDeltaNetForward& call, Workspace& workspace,
                                     void* stream = nullptr) {
-  const Plan plan = detail::find_host_plan(call.problem());
-  plan.execute(call.pack(), workspace.reserve(plan.workspace_bytes()), stream);
+  detail::run_on_host(call, workspace, stream);
 }
-// As gated_delta_net_forward.
 inline void gated_delta_net_backward(const GatedDeltaNetBackward& call, Workspace& workspace,
                                      void* stream = nullptr) {
-  const Plan plan = detail::find_host_plan(call.problem());
-  plan.execute(call.pack(), workspace.reserve(plan.workspace_bytes()), stream);
+  detail::run_on_host(call, workspace, stream);
 }
-
-namespace detail {
-
-// Calls f(port, tensor) for every tensor of a call.
-template <class Call, class F>
-void for_inputs(const Call& c, F&& f) {
-  f(Port::kQ, c.q);
-  f(Port::kK, c.k);
-  f(Port::kV, c.v);
-  f(Port::kG, c.g);
-  f(Port::kBeta, c.beta);
-  f(Port::kCuSeqlens, c.cu_seqlens);
-  f(Port::kALog, c.a_log);
-  f(Port::kDtBias, c.dt_bias);
-  f(Port::kInitialState, c.initial_state);
+inline void kimi_delta_attention_forward(const KimiDeltaAttentionForward& call,
+                                         Workspace& workspace, void* stream = nullptr) {
+  detail::run_on_host(call, workspace, stream);
 }
-template <class F>
-void for_tensors(const GatedDeltaNetForward& c, F&& f) {
-  for_inputs(c, f);
-  f(Port::kO, c.o);
-  f(Port::kFinalState, c.final_state);
+inline void kimi_delta_attention_backward(const KimiDeltaAttentionBackward& call,
+                                          Workspace& workspace, void* stream = nullptr) {
+  detail::run_on_host(call, workspace, stream);
 }
-template <class F>
-void for_tensors(const GatedDeltaNetBackward& c, F&& f) {
-  for_inputs(c, f);
-  f(Port::kDO, c.dO);
-  f(Port::kDFinalState, c.d_final_state);
-  f(Port::kDQ, c.dq);
-  f(Port::kDK, c.dk);
-  f(Port::kDV, c.dv);
-  f(Port::kDG, c.dg);
-  f(Port::kDBeta, c.dbeta);
-  f(Port::kDALog, c.da_log);
-  f(Port::kDDtBias, c.ddt_bias);
-  f(Port::kDInitialState, c.d_initial_state);
+inline void gated_delta_net_v2_forward(const GatedDeltaNetV2Forward& call, Workspace& workspace,
+                                       void* stream = nullptr) {
+  detail::run_on_host(call, workspace, stream);
 }
-
-template <class Call>
-Problem problem_of_call(const Call& call, Pass pass) {
-  Problem problem;
-  problem.op = Op::kGatedDeltaNet;
-  problem.pass = pass;
-  problem.options = call.options;
-  problem.plan_name = call.plan_name;
-  problem.threads = call.threads;
-  for_tensors(call, [&](Port port, const Tensor& tensor) { problem[port] = tensor.desc; });
-  return problem;
+inline void gated_delta_net_v2_backward(const GatedDeltaNetV2Backward& call, Workspace& workspace,
+                                        void* stream = nullptr) {
+  detail::run_on_host(call, workspace, stream);
 }
-template <class Call>
-Pack pack_of_call(const Call& call) {
-  Pack pack;
-  for_tensors(call, [&](Port port, const Tensor& tensor) { pack[port] = tensor.data; });
-  return pack;
+inline void gated_delta_product_forward(const GatedDeltaProductForward& call, Workspace& workspace,
+                                        void* stream = nullptr) {
+  detail::run_on_host(call, workspace, stream);
 }
-
-}  // namespace detail
-
-inline Problem GatedDeltaNetForward::problem() const {
-  Problem problem = detail::problem_of_call(*this, Pass::kForward);
-  problem.options.output_final_state = final_state.desc.present();
-  return problem;
+inline void gated_delta_product_backward(const GatedDeltaProductBackward& call,
+                                         Workspace& workspace, void* stream = nullptr) {
+  detail::run_on_host(call, workspace, stream);
 }
-inline Pack GatedDeltaNetForward::pack() const { return detail::pack_of_call(*this); }
-inline Problem GatedDeltaNetBackward::problem() const {
-  return detail::problem_of_call(*this, Pass::kBackward);
+inline void mamba2_forward(const Mamba2Forward& call, Workspace& workspace,
+                           void* stream = nullptr) {
+  detail::run_on_host(call, workspace, stream);
 }
-inline Pack GatedDeltaNetBackward::pack() const { return detail::pack_of_call(*this); }
+inline void mamba2_backward(const Mamba2Backward& call, Workspace& workspace,
+                            void* stream = nullptr) {
+  detail::run_on_host(call, workspace, stream);
+}
 
 }  // namespace deltaworks

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -26,7 +27,16 @@ namespace deltaworks {
 inline Dims validate(const Problem& problem) {
   dw_dims d;
   detail::require(dw_validate(detail::CProblem(problem).get(), &d));
-  return {.T = d.T, .N = d.N, .K = d.K, .V = d.V, .H = d.H, .HK = d.HK, .HV = d.HV, .HO = d.HO};
+  const std::int64_t n = problem.options.num_householder;
+  return {.T = d.T,
+          .N = d.N,
+          .K = d.K,
+          .V = d.V,
+          .H = d.H,
+          .HK = d.HK,
+          .HV = d.HV,
+          .HO = d.HO,
+          .n = n > 0 ? n : 1};
 }
 
 // Whether some engine takes the problem, or the pinned one does. Throws Error; kNotSupported lists

@@ -18,13 +18,13 @@ using namespace text;
 
 constexpr std::size_t kMaxLength = 4096;  // of a text; the longest that is printed has under 3000
 
-// The sizes in DIMS; one that may be left out is then equal to its fallback.
+// The sizes in DIMS; one that may be left out, or has no name, is then equal to its fallback.
 struct Size {
   string_view name;
   std::int64_t Dims::*member;
   std::int64_t Dims::*fallback = nullptr;
 };
-constexpr Size kSizes[] = {
+constexpr Size kDeltaSizes[] = {
     {"N", &Dims::N},
     {"T", &Dims::T},
     {"H", &Dims::H},
@@ -33,22 +33,37 @@ constexpr Size kSizes[] = {
     {"K", &Dims::K},
     {"V", &Dims::V},
 };
+constexpr Size kMamba2Sizes[] = {
+    {"N", &Dims::N},           {"T", &Dims::T}, {"H", &Dims::HV}, {"G", &Dims::H, &Dims::HV},
+    {"", &Dims::HK, &Dims::H}, {"P", &Dims::V}, {"S", &Dims::K},
+};
+constexpr std::size_t kSizeCount = std::size(kDeltaSizes);
 
-Dims read_dims(string_view text) {
+struct Sizes {
+  std::span<const Size, kSizeCount> rows;
+  string_view example;
+};
+Sizes sizes(Op op) {
+  if (op == Op::kMamba2) return {kMamba2Sizes, "N4T8192H64G8P64S128"};
+  return {kDeltaSizes, "N4T8192H16HV32K128V128"};
+}
+
+Dims read_dims(Op op, string_view text) {
+  const auto& [rows, example] = sizes(op);
   Dims dims;
-  std::array<bool, std::size(kSizes)> seen{};
+  std::array<bool, kSizeCount> seen{};
   for (string_view rest = text; !rest.empty();) {
     const auto is_upper = [](char c) { return c >= 'A' && c <= 'Z'; };
     const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
     const auto digits = std::find_if_not(rest.begin(), rest.end(), is_upper);
     const auto end = std::find_if_not(digits, rest.end(), is_digit);
     const string_view token(rest.begin(), end), name(rest.begin(), digits);
-    const auto size = std::find_if(std::begin(kSizes), std::end(kSizes),
-                                   [&](const Size& row) { return row.name == name; });
-    if (size == std::end(kSizes) || digits == end) {
-      fail("sizes such as N4T8192H16HV32K128V128, got ", quote(rest));
+    const auto size =
+        std::find_if(rows.begin(), rows.end(), [&](const Size& row) { return row.name == name; });
+    if (name.empty() || size == rows.end() || digits == end) {
+      fail("sizes such as ", example, ", got ", quote(rest));
     }
-    bool& again = seen[static_cast<std::size_t>(size - kSizes)];
+    bool& again = seen[static_cast<std::size_t>(size - rows.begin())];
     if (again) fail("each size once, got ", quote(token), " after another ", name);
     again = true;
     const auto value = read_number<std::int64_t>({digits, end});
@@ -58,35 +73,45 @@ Dims read_dims(string_view text) {
     dims.*size->member = *value;
     rest.remove_prefix(token.size());
   }
-  for (std::size_t i = 0; i < std::size(kSizes); ++i) {
-    const Size& size = kSizes[i];
+  for (std::size_t i = 0; i < kSizeCount; ++i) {
     if (seen[i]) continue;
-    if (size.fallback == nullptr) fail("the size ", size.name, ", got ", quote(text));
-    dims.*size.member = dims.*size.fallback;
+    if (rows[i].fallback == nullptr) fail("the size ", rows[i].name, ", got ", quote(text));
+    dims.*rows[i].member = dims.*rows[i].fallback;
   }
   dims.HO = std::max(dims.H, dims.HV);
   return dims;
 }
 
-std::string print_dims(const Dims& dims) {
+std::string print_dims(Op op, const Dims& dims) {
   std::string text;
-  for (const Size& size : kSizes) {
+  for (const Size& size : sizes(op).rows) {
     const std::int64_t value = dims.*size.member;
     if (size.fallback == nullptr || value != dims.*size.fallback) text += cat(size.name, value);
   }
   return text;
 }
 
+constexpr std::span<const Option> kTables[] = {kShapeOptions, kOptions, kRunOptions};
+constexpr std::size_t kOptionCount =
+    std::size(kShapeOptions) + std::size(kOptions) + std::size(kRunOptions);
+
 // The options of a string, sorted out: the text of each, once; then +NAME, -NAME and NAME@ by port.
 class Fields {
  public:
-  explicit Fields(std::span<const string_view> tokens) {
+  Fields(Op op, std::span<const string_view> tokens) : op_(op) {
     for (const string_view token : tokens) place(token) = token;
   }
 
   void apply(Draft& draft) const {
-    apply(kOptions, options_, draft);
-    for (const PortSpec& spec : ports(draft.problem.op)) {
+    apply(kShapeOptions, draft);
+    if (spec_of(op_).takes(Taken::kHouseholder) && draft.problem.options.num_householder == 0) {
+      fail("n=STEPS, at least 1, among the options");
+    }
+    for (const PortSpec& spec : ports(op_)) {
+      if (spec.role == Role::kInput) add(draft, spec, default_dtype(draft.problem, spec.kind));
+    }
+    apply(kOptions, draft);
+    for (const PortSpec& spec : ports(op_)) {
       const string_view sign = signs_[index(spec.port)];
       const bool present = sign.empty() ? takes_part(draft.problem, spec) : sign[0] == '+';
       TensorDesc& tensor = draft.problem[spec.port];
@@ -96,10 +121,10 @@ class Fields {
         add(draft, spec, implied_dtype(draft.problem, spec));
       }
     }
-    for (const PortSpec& spec : ports(draft.problem.op)) {
-      apply_strides(strides_[index(spec.port)], spec, draft.problem[spec.port]);
+    for (const PortSpec& spec : ports(op_)) {
+      apply_strides(strides_[index(spec.port)], draft.problem[spec.port]);
     }
-    apply(kRunOptions, run_options_, draft);
+    apply(kRunOptions, draft);
     for (TensorDesc& tensor : draft.problem.tensors) {
       if (tensor.present()) tensor.device = draft.device;
     }
@@ -108,80 +133,85 @@ class Fields {
  private:
   // Where a token belongs.
   string_view& place(string_view token) {
-    const std::size_t at = token.find('@');
-    const bool sign = token.starts_with('+') || token.starts_with('-');
     string_view* place = nullptr;
-    if (sign) {
+    const std::size_t at = token.find('@');
+    if (token.starts_with('+') || token.starts_with('-')) {
       place = &signs_[port(token, token.substr(1))];
     } else if (at != string_view::npos) {
       place = &strides_[port(token, token.substr(0, at))];
     } else {
-      const string_view name = token.substr(0, token.find('='));
-      if (!look_up(kOptions, options_, name, place)) {
-        look_up(kRunOptions, run_options_, name, place);
-      }
+      place = option(token.substr(0, token.find('=')));
     }
     if (place == nullptr) fail("an option (", option_names(), "), got ", quote(token));
     if (!place->empty()) fail("each option once, got ", quote(token), " after ", quote(*place));
     return *place;
   }
 
-  static std::size_t port(string_view token, string_view name) {
-    for (int port = 0; port < kPortCount; ++port) {
-      if (name == deltaworks::name(static_cast<Port>(port))) return static_cast<std::size_t>(port);
+  std::size_t port(string_view token, string_view name) const {
+    for (const PortSpec& spec : ports(op_)) {
+      if (name == spec.name) return static_cast<std::size_t>(index(spec.port));
     }
     fail("the name of a tensor, got ", quote(token));
   }
 
-  static bool look_up(std::span<const Option> rows, std::span<string_view> fields, string_view name,
-                      string_view*& place) {
-    const auto row = std::find_if(rows.begin(), rows.end(),
-                                  [name](const Option& each) { return each.name == name; });
-    if (row == rows.end()) return false;
-    place = &fields[static_cast<std::size_t>(row - rows.begin())];
-    return true;
-  }
-
-  static std::string option_names() {
-    std::string text;
-    for (const Option& row : kOptions) text += cat(row.form, ", ");
-    text += "+TENSOR, -TENSOR, TENSOR@STRIDExSTRIDE...";
-    for (const Option& row : kRunOptions) text += cat(", ", row.form);
-    return text;
-  }
-
-  static void apply(std::span<const Option> rows, std::span<const string_view> fields,
-                    Draft& draft) {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (fields[i].empty()) continue;
-      if (!rows[i].read(draft, fields[i].substr(rows[i].name.size()))) {
-        fail(rows[i].form, ", got ", quote(fields[i]));
+  string_view* option(string_view name) {
+    string_view* place = options_.data();
+    for (const std::span<const Option> table : kTables) {
+      for (const Option& row : table) {
+        if (belongs(row, op_) && name_of(row, op_) == name) return place;
+        ++place;
       }
+    }
+    return nullptr;
+  }
+
+  std::string option_names() const {
+    std::string text;
+    for (const std::span<const Option> table : kTables) {
+      if (table.data() == kRunOptions) text += "+TENSOR, -TENSOR, TENSOR@STRIDExSTRIDE..., ";
+      for (const Option& row : table) {
+        if (belongs(row, op_)) text += cat(form_of(row, op_), ", ");
+      }
+    }
+    return text.substr(0, text.size() - 2);
+  }
+
+  void apply(std::span<const Option> rows, Draft& draft) const {
+    const string_view* field = options_.data();
+    for (const std::span<const Option> table : kTables) {
+      if (table.data() == rows.data()) break;
+      field += table.size();
+    }
+    for (const Option& row : rows) {
+      const string_view text = *field++;
+      if (text.empty() || row.read(draft, text.substr(name_of(row, op_).size()))) continue;
+      fail(form_of(row, op_), ", got ", quote(text));
     }
   }
 
-  static void apply_strides(string_view token, const PortSpec& spec, TensorDesc& tensor) {
+  static void apply_strides(string_view token, TensorDesc& tensor) {
     if (token.empty()) return;
     if (!tensor.present()) fail("strides of tensors that take part, got ", quote(token));
     const std::vector<string_view> strides = split(token.substr(token.find('@') + 1), 'x');
-    bool good = strides.size() == static_cast<std::size_t>(spec.rank);
+    bool good = strides.size() == static_cast<std::size_t>(tensor.rank);
     for (std::size_t axis = 0; good && axis < strides.size(); ++axis) {
       const auto stride = read_number<std::int64_t>(strides[axis]);
       good = stride.has_value();
       tensor.stride[axis] = stride.value_or(0);
     }
-    if (!good) fail(int{spec.rank}, " strides such as 512x32x1, got ", quote(token));
+    if (!good) fail(tensor.rank, " strides such as 512x32x1, got ", quote(token));
   }
 
-  std::array<string_view, std::size(kOptions)> options_{};
-  std::array<string_view, std::size(kRunOptions)> run_options_{};
+  Op op_;
+  std::array<string_view, kOptionCount> options_{};
   std::array<string_view, kPortCount> signs_{}, strides_{};
 };
 
 std::string print_options(std::span<const Option> rows, const Problem& p) {
   std::string text;
   for (const Option& row : rows) {
-    if (const auto rest = row.write(p)) text += cat(":", row.name, *rest);
+    if (!belongs(row, p.op)) continue;
+    if (const auto rest = row.write(p)) text += cat(":", name_of(row, p.op), *rest);
   }
   return text;
 }
@@ -192,12 +222,12 @@ std::string print_tensors(const Problem& p) {
   for (const PortSpec& spec : ports(p.op)) {
     const TensorDesc& tensor = p[spec.port];
     if (tensor.present() != takes_part(p, spec)) {
-      signs += cat(tensor.present() ? ":+" : ":-", name(spec.port));
+      signs += cat(tensor.present() ? ":+" : ":-", spec.name);
     }
     if (!tensor.present()) continue;
-    check_size(spec.port, shape_of(tensor));
+    check_size(spec, shape_of(tensor));
     if (tensor.stride == contiguous(tensor.dtype, shape_of(tensor)).stride) continue;
-    strides += cat(":", name(spec.port));
+    strides += cat(":", spec.name);
     for (int axis = 0; axis < tensor.rank; ++axis) {
       strides += cat(axis == 0 ? "@" : "x", tensor.stride[axis]);
     }
@@ -218,12 +248,9 @@ Problem parse(string_view text) {
   problem.op = read_name<Op>("a variant", kVariants, fields[0]);
   problem.pass = read_name<Pass>("a pass", kPasses, fields[1]);
   const DType io = read_name<DType>("a dtype", kDTypes, fields[2]);
-  draft.dims = read_dims(fields[3]);
+  draft.dims = read_dims(problem.op, fields[3]);
   problem[Port::kQ].dtype = io;  // what defaults depend on
-  for (const PortSpec& spec : ports(problem.op)) {
-    if (spec.role == Role::kInput) add(draft, spec, default_dtype(problem, spec.kind));
-  }
-  Fields(std::span(fields).subspan(4)).apply(draft);
+  Fields(problem.op, std::span(fields).subspan(4)).apply(draft);
   return problem;
 }
 
@@ -232,17 +259,18 @@ std::string print(const Problem& p) {
     fail("a plan_name of at most ", kMaxPlanName, " letters, digits, '_', '-' and '.', got ",
          quote(p.plan_name));
   }
-  const TensorDesc &q = p[Port::kQ], &v = p[Port::kV];
+  const TensorDesc &q = p[Port::kQ], &k = p[Port::kK], &v = p[Port::kV];
   const Dims dims{.T = q.shape[0],
                   .N = p[Port::kCuSeqlens].shape[0] - 1,
                   .K = q.shape[2],
-                  .V = v.shape[2],
+                  .V = v.shape[v.rank - 1],
                   .H = q.shape[1],
-                  .HK = p[Port::kK].shape[1],
-                  .HV = v.shape[1]};
+                  .HK = k.shape[k.rank - 2],
+                  .HV = v.shape[v.rank - 2]};
   return cat(name_in(kVariants, p.op), ":", name_in(kPasses, p.pass), ":",
-             name_in(kDTypes, q.dtype), ":", print_dims(dims), print_options(kOptions, p),
-             print_tensors(p), print_options(kRunOptions, p));
+             name_in(kDTypes, q.dtype), ":", print_dims(p.op, dims),
+             print_options(kShapeOptions, p), print_options(kOptions, p), print_tensors(p),
+             print_options(kRunOptions, p));
 }
 
 }  // namespace deltaworks

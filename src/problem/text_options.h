@@ -2,107 +2,44 @@
 // reads and writes it.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "deltaworks/problem.h"
 #include "problem/ports.h"
+#include "problem/text_draft.h"
 #include "problem/text_words.h"
 
 namespace deltaworks::text {
 
 constexpr std::size_t kMaxPlanName = 64;
-// Keeps every stride and byte count of a dense tensor far below 2^63.
-constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
-
-// A problem on its way from a string. Tensors that take part by default and have an option of their
-// own are there from the beginning, the others once all options are known.
-struct Draft {
-  Problem problem;
-  Dims dims;
-  Device device;
-};
-
-inline DType default_dtype(const Problem& p, Kind kind) {
-  if (kind == Kind::kOffset || kind == Kind::kIndex) return DType::kInt32;
-  const DType io = p[Port::kQ].dtype;
-  return kind == Kind::kIo || io == DType::kFloat64 ? io : DType::kFloat32;
-}
-
-// Of a tensor that has no option to choose its dtype.
-inline DType implied_dtype(const Problem& p, const PortSpec& spec) {
-  if (spec.kind == Kind::kState && p.has(Port::kInitialState)) return p[Port::kInitialState].dtype;
-  return spec.role == Role::kGradient && p.has(spec.primal) ? p[spec.primal].dtype
-                                                            : default_dtype(p, spec.kind);
-}
-
-// Whether a tensor takes part where no +NAME or -NAME says so. Inputs come first among the ports,
-// so that those that gradients depend on are known.
-inline bool takes_part(const Problem& p, const PortSpec& spec) {
-  const bool forward = p.pass == Pass::kForward;
-  switch (spec.role) {
-    case Role::kInput:
-      return true;
-    case Role::kOptional:  // their options say it
-      return p.has(spec.port);
-    case Role::kOutput:
-      return forward;
-    case Role::kFinalState:
-      return forward && wants_final_state(p.options);
-    case Role::kFlow:
-      return !forward && (spec.kind != Kind::kState || p.options.output_final_state);
-    case Role::kGradient:
-      return !forward && p.has(spec.primal);
-  }
-  return false;
-}
-
-inline void check_size(Port port, std::span<const std::int64_t> shape) {
-  std::int64_t elements = 1;
-  for (const std::int64_t extent : shape) {
-    if (extent > kMaxElements / elements) {
-      std::string text;
-      for (const std::int64_t each : shape) text += cat(text.empty() ? "" : ", ", each);
-      fail("tensors of at most ", kMaxElements, " elements, got ", name(port), " [", text, "]");
-    }
-    elements *= std::max<std::int64_t>(extent, 1);
-  }
-}
-
-inline std::span<const std::int64_t> shape_of(const TensorDesc& tensor) {
-  return std::span(tensor.shape).first(static_cast<std::size_t>(tensor.rank));
-}
-
-inline const PortSpec& port_spec(Op op, Port port) {
-  const auto specs = ports(op);
-  return *std::find_if(specs.begin(), specs.end(),
-                       [port](const PortSpec& spec) { return spec.port == port; });
-}
-
-// Adds a row-major tensor to a draft.
-inline void add(Draft& draft, const PortSpec& spec, DType dtype,
-                std::optional<std::int64_t> rows = {}) {
-  std::array<std::int64_t, kMaxRank> shape{};
-  for (int axis = 0; axis < spec.rank; ++axis) shape[axis] = extent(draft.dims, spec.axes[axis]);
-  if (rows) shape[0] = *rows;
-  const auto axes = std::span(shape).first(static_cast<std::size_t>(spec.rank));
-  check_size(spec.port, axes);
-  draft.problem[spec.port] = contiguous(dtype, axes);
-}
 
 // One option. `read` gets what follows its name, "" or "=...", and is false where that is not what
-// `form` shows; `write` returns what follows the name, or nothing where the problem has the
+// the form shows; `write` returns what follows the name, or nothing where the problem has the
 // default.
 struct Option {
-  string_view name;
-  string_view form;
+  string_view name;  // empty: that of `tensor`
+  string_view form;  // empty: a dtype, which may be left out where the tensor may
   bool (*read)(Draft&, string_view);
   std::optional<std::string> (*write)(const Problem&);
+  std::optional<Port> tensor = {};  // an operation without it has no such option
 };
+
+inline bool belongs(const Option& option, Op op) {
+  return !option.tensor || find_spec(op, *option.tensor) != nullptr;
+}
+inline string_view name_of(const Option& option, Op op) {
+  return option.name.empty() ? name(op, *option.tensor) : option.name;
+}
+inline std::string form_of(const Option& option, Op op) {
+  if (!option.form.empty()) return std::string(option.form);
+  const bool required = port_spec(op, *option.tensor).role == Role::kInput;
+  return cat(name_of(option, op), required ? "=DTYPE" : "[=DTYPE]");
+}
 
 inline std::optional<std::string> if_set(bool set, const std::string& rest = "") {
   return set ? std::optional(rest) : std::nullopt;
@@ -120,52 +57,71 @@ inline bool read_into(Field& field, string_view rest) {
   return number.has_value();
 }
 
-template <bool Options::*kFlag>
-constexpr Option flag(string_view name) {
+// A field of the options that is at its default or at one other value.
+template <auto kField, auto kValue = true>
+constexpr Option choice(string_view name) {
   return {name, name,
           [](Draft& draft, string_view rest) {
-            draft.problem.options.*kFlag = true;
+            draft.problem.options.*kField = kValue;
             return rest.empty();
           },
-          [](const Problem& p) { return if_set(p.options.*kFlag); }};
+          [](const Problem& p) { return if_set(p.options.*kField == kValue); }};
+}
+
+// The shortest text of a number; adding 0 makes -0, which is equal to 0, the same text.
+inline std::string number_suffix(double number) { return cat("=", shortest(number + 0.0)); }
+
+// A number that is not given by default. It is finite, or any but a NaN.
+template <std::optional<double> Options::*kNumber, bool kFinite = true>
+constexpr Option number(string_view name, string_view form) {
+  return {name, form,
+          [](Draft& draft, string_view rest) {
+            auto& number = draft.problem.options.*kNumber;
+            return read_into<double>(number, rest) &&
+                   (kFinite ? std::isfinite(*number) : !std::isnan(*number));
+          },
+          [](const Problem& p) {
+            const auto& number = p.options.*kNumber;
+            return if_set(number.has_value(), number_suffix(number.value_or(0)));
+          }};
+}
+
+inline bool has_other_shape(const Problem& p, const PortSpec& spec) {
+  return spec.other.rank > 0 && p[spec.port].rank == spec.other.rank;
 }
 
 inline std::string dtype_suffix(DType dtype) { return cat("=", name_in(kDTypes, dtype)); }
 
-// The dtype of a tensor that always takes part.
-template <Port kPort>
-constexpr Option dtype_of(string_view name, string_view form) {
-  return {name, form,
-          [](Draft& draft, string_view rest) {
-            const auto dtype = find<DType>(kDTypes, value_in(rest));
-            if (dtype) draft.problem[kPort].dtype = *dtype;
-            return dtype.has_value();
-          },
-          [](const Problem& p) {
-            const DType dtype = p[kPort].dtype;
-            return if_set(dtype != default_dtype(p, port_spec(p.op, kPort).kind),
-                          dtype_suffix(dtype));
-          }};
-}
-
-// A tensor that takes part if it is named, and its dtype.
-template <Port kPort>
-constexpr Option given(string_view name, string_view form) {
-  return {name, form,
-          [](Draft& draft, string_view rest) {
-            const PortSpec& spec = port_spec(draft.problem.op, kPort);
-            const auto dtype = rest.empty() ? default_dtype(draft.problem, spec.kind)
-                                            : find<DType>(kDTypes, value_in(rest));
-            if (dtype) add(draft, spec, *dtype);
-            return dtype.has_value();
-          },
-          [](const Problem& p) -> std::optional<std::string> {
-            if (!p.has(kPort)) return std::nullopt;
-            const DType dtype = p[kPort].dtype;
-            if (dtype != default_dtype(p, port_spec(p.op, kPort).kind)) return dtype_suffix(dtype);
-            // A pool is an initial state by itself.
-            return if_set(kPort != Port::kInitialState || !p.has(Port::kStateIndices));
-          }};
+// The dtype of a tensor, which takes part by this where the operation does not require it.
+template <Port kPort, bool kOther = false>
+constexpr Option tensor(string_view name = {}, string_view form = {}) {
+  return {
+      name, form,
+      [](Draft& draft, string_view rest) {
+        const PortSpec& spec = port_spec(draft.problem.op, kPort);
+        TensorDesc& tensor = draft.problem[kPort];
+        const bool required = spec.role == Role::kInput;
+        const auto dtype = rest.empty() && !required ? default_dtype(draft.problem, spec.kind)
+                                                     : find<DType>(kDTypes, value_in(rest));
+        if (!dtype || (tensor.present() && !required)) return false;
+        if (!required) {
+          draft.other[index(kPort)] = kOther;
+          add(draft, spec, *dtype);
+        }
+        tensor.dtype = *dtype;
+        return true;
+      },
+      [](const Problem& p) -> std::optional<std::string> {
+        if (!p.has(kPort)) return std::nullopt;
+        const PortSpec& spec = port_spec(p.op, kPort);
+        const bool required = spec.role == Role::kInput;
+        if (!required && has_other_shape(p, spec) != kOther) return std::nullopt;
+        const DType dtype = p[kPort].dtype;
+        if (dtype != default_dtype(p, spec.kind)) return dtype_suffix(dtype);
+        // A pool is an initial state by itself.
+        return if_set(!required && (kPort != Port::kInitialState || !p.has(Port::kStateIndices)));
+      },
+      kPort};
 }
 
 // A plan's name as it may stand in a string.
@@ -177,41 +133,89 @@ inline bool is_plan_name(string_view name) {
          });
 }
 
+// An input whose sub-steps may have an axis of their own.
+inline bool may_be_token_major(const PortSpec& spec) {
+  return spec.role == Role::kInput && spec.other.rank > 0;
+}
+
+// What shapes depend on.
+inline constexpr Option kShapeOptions[] = {
+    {"n", "n=STEPS",
+     [](Draft& draft, string_view rest) {
+       std::int64_t& n = draft.dims.n;
+       if (!read_into<std::int64_t>(n, rest) || n < 0) return false;
+       draft.problem.options.num_householder = n;
+       return n <= kMaxElements / std::max<std::int64_t>(draft.dims.T, 1);
+     },
+     [](const Problem& p) {
+       const std::int64_t n = p.options.num_householder;
+       return if_set(n != 0, cat("=", n));
+     }},
+    {"token_major", "token_major or token_major=TENSOR,TENSOR...",
+     [](Draft& draft, string_view rest) {
+       const std::vector<string_view> names = split(value_in(rest), ',');
+       std::size_t found = 0;
+       for (const PortSpec& spec : ports(draft.problem.op)) {
+         if (!may_be_token_major(spec)) continue;
+         bool& named = draft.other[index(spec.port)];
+         named = rest.empty() || std::find(names.begin(), names.end(), spec.name) != names.end();
+         found += named;
+       }
+       return found > 0 && (rest.empty() || found == names.size());
+     },
+     [](const Problem& p) {
+       std::string names;
+       bool all = true;
+       for (const PortSpec& spec : ports(p.op)) {
+         if (!may_be_token_major(spec)) continue;
+         if (has_other_shape(p, spec)) {
+           names += cat(names.empty() ? "=" : ",", spec.name);
+         } else {
+           all = false;
+         }
+       }
+       return if_set(!names.empty(), all ? "" : names);
+     }},
+};
+
 // What is computed.
 inline constexpr Option kOptions[] = {
-    flag<&Options::use_qk_l2norm>("l2norm"),
-    flag<&Options::use_beta_sigmoid>("sigmoid"),
-    flag<&Options::allow_neg_eigval>("neg"),
-    flag<&Options::safe_gate>("safe"),
-    {"linear", "linear",
+    choice<&Options::use_qk_l2norm>("l2norm"),
+    choice<&Options::use_beta_sigmoid>("sigmoid"),
+    choice<&Options::allow_neg_eigval>("neg"),
+    choice<&Options::beta_guard>("guard"),
+    choice<&Options::safe_gate>("safe"),
+    choice<&Options::gate, GateKind::kSoftplus>("softplus"),
+    number<&Options::gate_lower_bound>("bound", "bound=NUMBER"),
+    choice<&Options::gate_domain, GateDomain::kLinear>("linear"),
+    choice<&Options::dt_softplus, false>("linear_dt"),
+    {"dt_min", "dt_min=NUMBER",
      [](Draft& draft, string_view rest) {
-       draft.problem.options.gate_domain = GateDomain::kLinear;
-       return rest.empty();
+       double& low = draft.problem.options.dt_min;
+       return read_into<double>(low, rest) && !std::isnan(low);
      },
-     [](const Problem& p) { return if_set(p.options.gate_domain == GateDomain::kLinear); }},
-    flag<&Options::batch_invariant>("invariant"),
+     [](const Problem& p) {
+       return if_set(p.options.dt_min != 0, number_suffix(p.options.dt_min));
+     }},
+    number<&Options::dt_max, false>("dt_max", "dt_max=NUMBER"),
+    choice<&Options::batch_invariant>("invariant"),
     {"grad", "grad",
      [](Draft& draft, string_view rest) {
        draft.problem.requires_gradient = true;
        return rest.empty();
      },
      [](const Problem& p) { return if_set(p.requires_gradient); }},
-    {"scale", "scale=NUMBER",
-     [](Draft& draft, string_view rest) {
-       return read_into<double>(draft.problem.options.scale, rest) &&
-              std::isfinite(*draft.problem.options.scale);
-     },
-     [](const Problem& p) {
-       const auto& scale = p.options.scale;
-       // Adding 0 makes -0, which is equal to 0, the same text.
-       return if_set(scale.has_value(), cat("=", shortest(scale.value_or(0) + 0.0)));
-     }},
-    dtype_of<Port::kG>("g", "g=DTYPE"),
-    dtype_of<Port::kBeta>("beta", "beta=DTYPE"),
-    given<Port::kALog>("a_log", "a_log[=DTYPE]"),
-    given<Port::kDtBias>("dt_bias", "dt_bias[=DTYPE]"),
-    dtype_of<Port::kCuSeqlens>("cu_seqlens", "cu_seqlens=DTYPE"),
-    given<Port::kInitialState>("state", "state[=DTYPE]"),
+    number<&Options::scale>("scale", "scale=NUMBER"),
+    tensor<Port::kG>(),
+    tensor<Port::kBeta>(),
+    tensor<Port::kW>(),
+    tensor<Port::kALog>(),
+    tensor<Port::kD>(),
+    tensor<Port::kD, true>("DP", "DP[=DTYPE] in place of D"),
+    tensor<Port::kDtBias>(),
+    tensor<Port::kZ>(),
+    tensor<Port::kCuSeqlens>(),
+    tensor<Port::kInitialState>("state", "state[=DTYPE]"),
     {"pool", "pool=ROWS",
      [](Draft& draft, string_view rest) {
        const auto rows = read_number<std::int64_t>(value_in(rest));
@@ -225,8 +229,8 @@ inline constexpr Option kOptions[] = {
      [](const Problem& p) {
        return if_set(p.has(Port::kStateIndices), cat("=", p[Port::kInitialState].shape[0]));
      }},
-    flag<&Options::output_final_state>("final"),
-    flag<&Options::overwrite_initial_state>("overwrite"),
+    choice<&Options::output_final_state>("final"),
+    choice<&Options::overwrite_initial_state>("overwrite"),
     {"every", "every=TOKENS",
      [](Draft& draft, string_view rest) {
        return read_into<std::int64_t>(draft.problem.options.checkpoint_every_n_tokens, rest);

@@ -38,10 +38,15 @@ struct Group {
 class Grouping {
  public:
   Grouping(const Call& call, const Buffer& x, Port port)
-      : call_(call), kind_(spec_of(port).kind), width_(1) {
-    const int leading = 2;  // (token or sequence, head)
-    heads_ = x.desc.rank > 1 ? x.desc.shape[1] : 1;
-    for (int axis = leading; axis < x.desc.rank; ++axis) width_ *= x.desc.shape[axis];
+      : call_(call), kind_(spec_of(port, call.op).kind) {
+    const Shape& shape = spec_of(port, call.op).shape(x.desc.rank);
+    if (kind_ == Kind::kParam) return;
+    const bool steps = shape.axes[0] == Axis::kSteps;
+    int head = 1;
+    if (shape.axes[1] == Axis::kSubSteps) head = 2;
+    rows_ = steps || head == 2 ? call.dims.n : 1;
+    heads_ = x.desc.shape[head];
+    for (int axis = head + 1; axis < x.desc.rank; ++axis) width_ *= x.desc.shape[axis];
     for (std::size_t n = 0; n + 1 < call.offsets.size(); ++n) {
       for (std::int64_t t = call.offsets[n]; t < call.offsets[n + 1]; ++t) {
         sequence_.push_back(static_cast<std::int64_t>(n));
@@ -53,7 +58,7 @@ class Grouping {
   }
   std::int64_t of(std::int64_t i) const {
     if (kind_ == Kind::kParam) return -1;
-    const std::int64_t first = i / width_ / heads_, head = i / width_ % heads_;
+    const std::int64_t first = i / width_ / heads_ / rows_, head = i / width_ % heads_;
     if (kind_ == Kind::kState) return first * heads_ + head;
     if (first >= static_cast<std::int64_t>(sequence_.size())) return -1;
     return sequence_[first] * heads_ + head;
@@ -62,7 +67,8 @@ class Grouping {
  private:
   const Call& call_;
   Kind kind_;
-  std::int64_t heads_, width_;
+  std::int64_t heads_ = 0, width_ = 1;
+  std::int64_t rows_ = 1;               // a token
   std::vector<std::int64_t> sequence_;  // of each token
 };
 
@@ -72,9 +78,10 @@ std::vector<double> gate_rows(const Judgement& x) {
   std::vector<double> rows(x.call.dims.T * HO, 0);
   for (const auto& [port, gradient] : {std::pair{Port::kQ, Port::kDQ}, {Port::kK, Port::kDK}}) {
     const Buffer &value = x.inputs.at(port), &d = x.reference.at(gradient);
-    const std::int64_t heads = value.desc.shape[1];
+    const std::int64_t heads = value.desc.shape[value.desc.rank - 2];
+    const std::int64_t steps = port == Port::kK ? x.call.dims.n : 1;
     for (std::int64_t i = 0; i < value.count(); ++i) {
-      const std::int64_t t = i / K / heads, head = i / K % heads, share = HO / heads;
+      const std::int64_t t = i / K / heads / steps, head = i / K % heads, share = HO / heads;
       for (std::int64_t h = head * share; h < (head + 1) * share; ++h) {
         rows[t * HO + h] += std::abs(value.get(i) * d.get(i));
       }
@@ -90,6 +97,7 @@ void expect_tensor_close(const Judgement& x, Port port, const Buffer& got) {
   const double base = bound_of(x.call, port, got.desc.dtype);
   const bool follows_loop = base == kForward[0] || base == kBackward[0];
   const std::vector<double> rows = port == Port::kDG ? gate_rows(x) : std::vector<double>{};
+  const std::int64_t gates = port == Port::kDG && got.desc.rank == 3 ? got.desc.shape[2] : 1;
 
   const Grouping grouping(x.call, got, port);
   struct Groups {
@@ -106,7 +114,7 @@ void expect_tensor_close(const Judgement& x, Port port, const Buffer& got) {
       y->ref.add(ref.get(i));
       y->error.add(got.get(i) - ref.get(i));
       y->loop_error.add(loop.get(i) - ref.get(i));
-      if (!rows.empty()) y->rows.add(rows[i]);
+      if (!rows.empty()) y->rows.add(rows[i / gates]);
     }
     largest = std::max(largest, std::abs(got.get(i) - ref.get(i)));
   }
@@ -141,7 +149,7 @@ void expect_tensor_close(const Judgement& x, Port port, const Buffer& got) {
 
 void expect_close(const Judgement& judgement, const Tensors& got) {
   for (const auto& [port, tensor] : got) {
-    SCOPED_TRACE(name(port));
+    SCOPED_TRACE(name(judgement.call.op, port));
     expect_tensor_close(judgement, port, tensor);
   }
 }

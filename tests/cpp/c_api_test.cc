@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <map>
 #include <string>
 #include <thread>
@@ -35,10 +36,11 @@ void expect_failure(dw_status got, const ProblemRow& row) {
 TEST(CApi, EveryRuleHasItsStatusAndText) {
   for (const ProblemRow& row : problem_rows()) {
     SCOPED_TRACE(row.text);
-    Problem problem = valid_problem(row.pass);
+    Problem problem = valid_problem(row);
     row.breaks(problem);
     CCall call(problem);
     if (!row.gate_domain.empty()) call.problem.gate_domain = row.gate_domain.c_str();
+    if (!row.gate.empty()) call.problem.gate = row.gate.c_str();
     if (!row.offsets.empty() || row.without_memory) continue;  // ExecuteJudgesData
     {
       expect_failure(dw_validate(&call.problem, nullptr), row);
@@ -60,7 +62,7 @@ TEST(CApi, ExecuteJudgesData) {
   for (const ProblemRow& row : problem_rows()) {
     if (row.offsets.empty() && !row.without_memory) continue;
     SCOPED_TRACE(row.text);
-    Problem problem = valid_problem(row.pass);
+    Problem problem = valid_problem(row);
     row.breaks(problem);
     Tensors tensors;
     CCall call(problem);
@@ -146,12 +148,12 @@ TEST(CApi, ValuesOutOfRange) {
   expect_wrong([](CCall& c) { c.problem.op = 7; }, "dw_problem: unknown operation 7");
   expect_wrong([](CCall& c) { c.problem.pass = 2; }, "dw_problem: pass must be 0 or 1, got 2");
   expect_wrong([](CCall& c) { c[DW_V].port = DW_Q; }, "dw_problem: q is described twice");
-  expect_wrong([](CCall& c) { c[DW_V].port = DW_PORT_COUNT; }, "dw_problem: unknown port 22");
+  expect_wrong([](CCall& c) { c[DW_V].port = DW_PORT_COUNT; }, "dw_problem: unknown port 28");
   expect_wrong([](CCall& c) { c[DW_V].port = -1; }, "dw_problem: unknown port -1");
   expect_wrong([](CCall& c) { c.problem.tensors = nullptr; },
                "dw_problem: tensors is a null pointer");
-  expect_wrong([](CCall& c) { c.problem.tensor_count = 23; },
-               "dw_problem: tensor_count must be at most 22, got 23");
+  expect_wrong([](CCall& c) { c.problem.tensor_count = 29; },
+               "dw_problem: tensor_count must be at most 28, got 29");
   expect_wrong([](CCall& c) { c.problem.flags |= 1u << 20; }, "dw_problem: unknown flags 1048576");
   expect_wrong([](CCall& c) { c.problem.reserved = 5; }, "dw_problem: reserved must be 0, got 5");
   expect_wrong([](CCall& c) { c[DW_K].reserved = 6; }, "dw_problem: k: reserved must be 0, got 6");
@@ -176,12 +178,14 @@ TEST(CApi, ValuesOutOfRange) {
   }
 }
 
-// A caller of a newer version has a longer struct: what is past the struct known here must be zero.
-// There is no older version than this one.
+// A caller of another version has another length of the struct. An older one's ends before the
+// fields that came later, which are zero for it; what a newer one has past the struct known here
+// must be zero.
 TEST(CApi, StructSize) {
+  constexpr std::size_t kFirst = offsetof(dw_problem, reserved) + sizeof(std::int32_t);
   const Problem problem = valid_problem(Pass::kForward);
   CCall call(problem);
-  for (std::size_t size : {std::size_t{0}, sizeof(dw_problem) - 1, ~std::size_t{0}}) {
+  for (std::size_t size : {std::size_t{0}, kFirst - 1, ~std::size_t{0}}) {
     call.problem.struct_size = size;
     expect_failure(dw_check(&call.problem), Status::kInvalidValue,
                    "dw_problem: struct_size must be sizeof(dw_problem) = " +
@@ -197,6 +201,47 @@ TEST(CApi, StructSize) {
   expect_failure(dw_check(&newer.known), Status::kInvalidValue,
                  "dw_problem: fields past the " + std::to_string(sizeof(dw_problem)) +
                      " bytes that this library knows must be 0");
+}
+
+// What lies behind an older caller's struct is not read, nor written.
+TEST(CApi, AnOlderCallersStruct) {
+  constexpr std::size_t kFirst = offsetof(dw_problem, reserved) + sizeof(std::int32_t);
+  static_assert(kFirst < sizeof(dw_problem));
+  const Problem problem = valid_problem(Pass::kForward);
+  const CCall call(problem);
+  std::vector<std::byte> memory(kFirst);  // the sanitizers see what goes past it
+  dw_problem* older = reinterpret_cast<dw_problem*>(memory.data());
+  std::memcpy(memory.data(), &call.problem, kFirst);
+  older->struct_size = kFirst;
+  EXPECT_EQ(dw_check(older), DW_OK) << dw_last_error();
+  std::size_t needed = 0;
+  std::string text(300, '#');
+  ASSERT_EQ(dw_problem_format(older, text.data(), text.size(), &needed), DW_OK) << dw_last_error();
+  text.resize(needed - 1);
+  const std::vector<std::byte> before = memory;
+  EXPECT_EQ(dw_check(older), DW_OK);
+  EXPECT_EQ(memory, before);
+
+  // A string is read into it as well; what it has no field for stays behind.
+  dw_tensor tensors[DW_PORT_COUNT];
+  ASSERT_EQ(dw_problem_parse(text.c_str(), older, tensors, DW_PORT_COUNT), DW_OK);
+  EXPECT_EQ(older->struct_size, kFirst);
+  EXPECT_EQ(dw_check(older), DW_OK) << dw_last_error();
+
+  // It can say neither sub-steps nor a gate's bound; the flag alone of a bound means 0.
+  const Problem product = valid_problem(Pass::kForward, Op::kGatedDeltaProduct);
+  CCall steps(product);
+  EXPECT_EQ(dw_validate(&steps.problem, nullptr), DW_OK) << dw_last_error();
+  steps.problem.struct_size = kFirst;
+  expect_failure(dw_validate(&steps.problem, nullptr), Status::kInvalidValue,
+                 "gated_delta_product: num_householder must be >= 1, got 0");
+  Problem bounded = valid_problem(Pass::kForward, Op::kKimiDeltaAttention);
+  bounded.options.gate_lower_bound = -2;
+  CCall bound(bounded);
+  EXPECT_EQ(dw_validate(&bound.problem, nullptr), DW_OK) << dw_last_error();
+  bound.problem.struct_size = kFirst;
+  expect_failure(dw_validate(&bound.problem, nullptr), Status::kInvalidValue,
+                 "kimi_delta_attention: gate_lower_bound must be finite and < 0, got 0");
 }
 
 // Pointers of ports that the caller's version does not know are absent.
@@ -301,7 +346,7 @@ TEST(CApi, DescribesOutputsOfInvalidInputs) {
   for (const ProblemRow& row : problem_rows()) {
     if (!row.about_description()) continue;
     SCOPED_TRACE(row.text);
-    Problem problem = valid_problem(row.pass);
+    Problem problem = valid_problem(row);
     row.breaks(problem);
     const CCall call(problem);
     dw_tensor outputs[DW_PORT_COUNT];
@@ -314,7 +359,7 @@ TEST(CApi, DescribesOutputsOfInvalidInputs) {
 TEST(CApi, LastErrorIsOfItsThread) {
   const Problem problem = valid_problem(Pass::kForward);
   CCall wrong(problem);
-  wrong.problem.op = 1;
+  wrong.problem.op = DW_OP_COUNT;
   EXPECT_NE(dw_check(&wrong.problem), DW_OK);
   std::thread([&] {
     EXPECT_STREQ(dw_last_error(), "");
@@ -322,11 +367,11 @@ TEST(CApi, LastErrorIsOfItsThread) {
     EXPECT_STREQ(dw_last_plan(), "");
     EXPECT_EQ(dw_last_workspace_bytes(), 0u);
     dw_problem other = wrong.problem;
-    other.op = 2;
+    other.op = -1;
     EXPECT_NE(dw_check(&other), DW_OK);
-    EXPECT_STREQ(dw_last_error(), "dw_problem: unknown operation 2");
+    EXPECT_STREQ(dw_last_error(), "dw_problem: unknown operation -1");
   }).join();
-  EXPECT_STREQ(dw_last_error(), "dw_problem: unknown operation 1");
+  EXPECT_STREQ(dw_last_error(), "dw_problem: unknown operation 5");
 }
 
 TEST(CApi, TimesAPlan) {

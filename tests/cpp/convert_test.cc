@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -51,47 +52,82 @@ TEST(Convert, FloatAgreesWithDouble) {
   EXPECT_TRUE(std::isnan(float_from_bf16(bf16_from_float(std::nanf("")))));
 }
 
-template <class Real>
-class Activation : public testing::Test {};
-using Reals = testing::Types<float, double>;
-TYPED_TEST_SUITE(Activation, Reals);
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
-TYPED_TEST(Activation, GateOfMinusInfinityEmptiesTheState) {
-  using Real = TypeParam;
-  const Real infinity = std::numeric_limits<Real>::infinity();
-  const Real gate = effective_gate<Real>(GateForm::kLog, -infinity, 0, 0);
+TEST(Activation, GateOfMinusInfinityEmptiesTheState) {
+  const GateMap log{.form = GateForm::kLog}, soft{.form = GateForm::kSoftplus};
+  const double gate = effective_gate(log, -kInf, 0.0, 0.0);
   EXPECT_TRUE(std::isfinite(gate));
   EXPECT_EQ(exp_of(gate), 0);
-  EXPECT_EQ(gate_slope<Real>(GateForm::kLog, -infinity, 0, 0).g, 1);
-  const GateSlope<Real> soft = gate_slope<Real>(GateForm::kSoftplus, -infinity, 88, 0);
-  EXPECT_EQ(effective_gate<Real>(GateForm::kSoftplus, -infinity, 88, 0), 0);
-  EXPECT_TRUE(std::isfinite(soft.g) && std::isfinite(soft.a_log) && std::isfinite(soft.dt_bias));
+  EXPECT_EQ(gate_slope(log, -kInf, 0.0, 0.0).g, 1);
+  EXPECT_EQ(effective_gate(soft, -kInf, 88.0, 0.0), 0);
+  const GateSlope<double> slope = gate_slope(soft, -kInf, 88.0, 0.0);
+  EXPECT_TRUE(std::isfinite(slope.g) && std::isfinite(slope.a) && std::isfinite(slope.dt_bias));
 }
 
-TYPED_TEST(Activation, SoftplusIsTheIdentityFromTwentyOn) {
-  using Real = TypeParam;
-  EXPECT_EQ(effective_gate<Real>(GateForm::kSoftplus, 19, 0, 1), -20);
-  EXPECT_EQ(gate_slope<Real>(GateForm::kSoftplus, 19, 0, 1).g, -1);
-  EXPECT_LT(effective_gate<Real>(GateForm::kSoftplus, 10, 0, 0), -10);
+TEST(Activation, SoftplusIsTheIdentityFromTwentyOn) {
+  const GateMap soft{.form = GateForm::kSoftplus};
+  EXPECT_EQ(effective_gate(soft, 19.0, 0.0, 1.0), -20);
+  EXPECT_EQ(gate_slope(soft, 19.0, 0.0, 1.0).g, -1);
+  EXPECT_LT(effective_gate(soft, 10.0, 0.0, 0.0), -10);
 }
 
-TYPED_TEST(Activation, LinearGateIsFiniteAtZero) {
-  using Real = TypeParam;
-  EXPECT_NEAR(effective_gate<Real>(GateForm::kLinear, 0, 0, 0), std::log(1e-10), 1e-5);
-  EXPECT_TRUE(std::isfinite(gate_slope<Real>(GateForm::kLinear, 0, 0, 0).g));
+TEST(Activation, LinearGateIsFiniteAtZero) {
+  const GateMap linear{.form = GateForm::kLinear};
+  EXPECT_NEAR(effective_gate(linear, 0.0, 0.0, 0.0), std::log(1e-10), 1e-5);
+  EXPECT_TRUE(std::isfinite(gate_slope(linear, 0.0, 0.0, 0.0).g));
 }
 
-TYPED_TEST(Activation, SigmoidIsRoundedThenDoubled) {
-  using Real = TypeParam;
+// lower_bound sigmoid(exp(a) (g + b)) and its derivatives, also where the sigmoid is flat.
+TEST(Activation, SigmoidGateIsBounded) {
+  const GateMap map{.form = GateForm::kSigmoid, .lower_bound = -3};
+  const double a = 0.2, g = 0.7, b = -0.4, x = std::exp(a) * (g + b);
+  const double s = 1 / (1 + std::exp(-x)), bend = -3 * s * (1 - s);
+  EXPECT_DOUBLE_EQ(effective_gate(map, g, a, b), -3 * s);
+  const GateSlope<double> slope = gate_slope(map, g, a, b);
+  EXPECT_DOUBLE_EQ(slope.g, bend * std::exp(a));
+  EXPECT_DOUBLE_EQ(slope.dt_bias, bend * std::exp(a));
+  EXPECT_DOUBLE_EQ(slope.a, bend * x);
+  EXPECT_EQ(effective_gate(map, kInf, a, b), -3);
+  EXPECT_EQ(effective_gate(map, -kInf, a, b), 0);
+  for (const double flat : {kInf, -kInf}) {
+    EXPECT_EQ(gate_slope(map, flat, a, b).g, 0);
+    EXPECT_EQ(gate_slope(map, flat, a, b).a, 0);
+  }
+}
+
+// The gate of a step is A step; outside the clamp, but not on it, the step does not move.
+TEST(Activation, StepIsClamped) {
+  const GateMap map{.form = GateForm::kStep, .softplus = false, .dt_min = 0.5, .dt_max = 2};
+  const double A = -1.5;
+  for (const auto& [dt, step, slope] : {std::array{0.2, 0.5, 0.0},
+                                        {0.5, 0.5, 1.0},
+                                        {1.25, 1.25, 1.0},
+                                        {2.0, 2.0, 1.0},
+                                        {3.0, 2.0, 0.0}}) {
+    SCOPED_TRACE(dt);
+    EXPECT_EQ(effective_step(map, dt - 0.25, 0.25), step);
+    EXPECT_EQ(step_slope(map, dt - 0.25, 0.25), slope);
+    EXPECT_EQ(effective_gate(map, dt - 0.25, A, 0.25), A * step);
+    const GateSlope<double> of_gate = gate_slope(map, dt - 0.25, A, 0.25);
+    EXPECT_EQ(of_gate.g, A * slope);
+    EXPECT_EQ(of_gate.dt_bias, A * slope);
+    EXPECT_EQ(of_gate.a, step);
+  }
+  const GateMap soft{.form = GateForm::kStep};
+  EXPECT_DOUBLE_EQ(effective_step(soft, 0.5, 0.25), std::log1p(std::exp(0.75)));
+  EXPECT_DOUBLE_EQ(step_slope(soft, 0.5, 0.25), 1 / (1 + std::exp(-0.75)));
+}
+
+TEST(Activation, SigmoidIsRoundedThenDoubled) {
   const double exact = 1 / (1 + std::exp(-0.3));
   const double rounded = float_from_bf16(bf16_from_double(exact));
-  EXPECT_EQ(effective_beta<Real>({true, false, DType::kBFloat16}, Real(0.3)), rounded);
-  EXPECT_EQ(effective_beta<Real>({true, true, DType::kBFloat16}, Real(0.3)), 2 * rounded);
-  EXPECT_NEAR(beta_slope<Real>({true, true, DType::kBFloat16}, Real(0.3)), 2 * exact * (1 - exact),
-              1e-6);
-  EXPECT_EQ(effective_beta<Real>({true, false, DType::kFloat32}, -1000), 0);
-  EXPECT_EQ(beta_slope<Real>({true, false, DType::kFloat32}, -1000), 0);
-  EXPECT_EQ(effective_beta<Real>({false, false, DType::kFloat32}, Real(0.3)), Real(0.3));
+  EXPECT_EQ(effective_beta({true, false, DType::kBFloat16}, 0.3), rounded);
+  EXPECT_EQ(effective_beta({true, true, DType::kBFloat16}, 0.3), 2 * rounded);
+  EXPECT_NEAR(beta_slope({true, true, DType::kBFloat16}, 0.3), 2 * exact * (1 - exact), 1e-6);
+  EXPECT_EQ(effective_beta({true, false, DType::kFloat32}, -1000.0), 0);
+  EXPECT_EQ(beta_slope({true, false, DType::kFloat32}, -1000.0), 0);
+  EXPECT_EQ(effective_beta({false, false, DType::kFloat32}, 0.3), 0.3);
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "kit.h"
 
@@ -18,26 +20,28 @@ constexpr Pass kPasses[] = {Pass::kForward, Pass::kBackward};
 
 Tensors run(const Call& call, Pass pass, const Tensors& inputs, int threads = 1,
             const Layout& layout = nullptr) {
-  return kit::run("gdn_cpu", call, pass, inputs, threads, layout);
+  return kit::run(plan_of(call.op, "cpu"), call, pass, inputs, threads, layout);
 }
 
 // How many threads the plan of a call takes of those it may.
 int threads_of(const Call& call, Pass pass, int threads) {
   Tensors inputs = make_inputs(call, 0);
-  const Plan plan = find_plan(prepare("gdn_cpu", call, pass, inputs, threads).problem);
+  const Plan plan =
+      find_plan(prepare(plan_of(call.op, "cpu"), call, pass, inputs, threads).problem);
   const std::string text = plan.configuration();  // "AVX2, 2 threads, ..."
   return std::stoi(text.substr(text.find(", ") + 2));
 }
 
 // Several blocks of values and chunks, an empty sequence, rows of none; everything optional is on.
 // All fp32: rounding to 16 bits would hide differences.
-Call mixed_call() {
-  return {.dims = make_dims(120, 2, 2, 4, 20, 70),
-          .offsets = {0, 40, 40, 107, 118},
-          .options = {.use_qk_l2norm = true, .use_beta_sigmoid = true, .safe_gate = true},
-          .a_log = true,
-          .dt_bias = true,
-          .decay = 0.1};
+Call mixed_call(Op op = Op::kGatedDeltaNet) {
+  const Call call{.dims = make_dims(120, 2, 2, 4, 20, 70),
+                  .offsets = {0, 40, 40, 107, 118},
+                  .options = {.use_qk_l2norm = true, .use_beta_sigmoid = true, .safe_gate = true},
+                  .a_log = true,
+                  .dt_bias = true,
+                  .decay = 0.1};
+  return with_op(call, op);
 }
 
 // Waking a thread would take longer than the work it is given.
@@ -48,8 +52,12 @@ TEST(CpuBits, LittleWorkStaysOnOneThread) {
   }
 }
 
-TEST(CpuBits, ThreadsAndRepeats) {
-  const Call call = mixed_call();
+class CpuBitsOf : public testing::TestWithParam<Op> {};
+INSTANTIATE_TEST_SUITE_P(, CpuBitsOf, testing::ValuesIn(kOps),
+                         [](const auto& info) { return std::string(op_name(info.param)); });
+
+TEST_P(CpuBitsOf, ThreadsAndRepeats) {
+  const Call call = mixed_call(GetParam());
   const Tensors inputs = make_inputs(call, 1);
   for (Pass pass : kPasses) {
     const Tensors expected = run(call, pass, inputs);
@@ -61,8 +69,8 @@ TEST(CpuBits, ThreadsAndRepeats) {
   }
 }
 
-TEST(CpuBits, OffsetTypes) {
-  const Call call = mixed_call();
+TEST_P(CpuBitsOf, OffsetTypes) {
+  const Call call = mixed_call(GetParam());
   Call narrow = call;
   narrow.types.offset = DType::kInt32;
   for (Pass pass : kPasses) {
@@ -75,7 +83,8 @@ TEST(CpuBits, OffsetTypes) {
 TensorDesc strided(Port port, TensorDesc desc) {
   switch (port) {
     case Port::kG:
-      desc.stride = {0, 1};
+      desc.stride = desc.rank == 3 ? std::array<std::int64_t, kMaxRank>{0, desc.shape[2], 1}
+                                   : std::array<std::int64_t, kMaxRank>{0, 1};
       return desc;
     case Port::kDO:
       desc.stride = {0, 0, 1};
@@ -88,10 +97,10 @@ TensorDesc strided(Port port, TensorDesc desc) {
   }
 }
 
-TEST(CpuBits, Strides) {
+TEST_P(CpuBitsOf, Strides) {
   for (DType io : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
     SCOPED_TRACE(name(io));
-    Call call = mixed_call();
+    Call call = mixed_call(GetParam());
     call.types = all(io);
     Tensors dense = make_inputs(call, 3), views;
     for (auto& [port, tensor] : dense) {
@@ -287,8 +296,8 @@ TEST(CpuBits, NanStaysInItsSequenceAndHead) {
   }
 }
 
-TEST(CpuBits, AbsentFlowsAreZeros) {
-  const Call call = mixed_call();
+TEST_P(CpuBitsOf, AbsentFlowsAreZeros) {
+  const Call call = mixed_call(GetParam());
   const Tensors inputs = make_inputs(call, 7);
   for (Port port : {Port::kDO, Port::kDFinalState}) {
     SCOPED_TRACE(name(port));
@@ -313,9 +322,9 @@ TEST(CpuBits, AbsentStateAndParametersAreZeros) {
   }
 }
 
-TEST(CpuBits, WideningOfAGateChangesNothing) {
+TEST_P(CpuBitsOf, WideningOfAGateChangesNothing) {
   for (DType narrow : {DType::kBFloat16, DType::kFloat16}) {
-    Call call = mixed_call(), wide = mixed_call();
+    Call call = mixed_call(GetParam()), wide = mixed_call(GetParam());
     call.types.g = narrow;
     wide.types.g = DType::kFloat32;
     const Tensors inputs = make_inputs(call, 9);

@@ -18,15 +18,23 @@ void expect_accurate(const Call& call, const Tensors& inputs) {
   const Tensors gradients = oracle<double>(call, Pass::kBackward, inputs);
   const Tensors plain_gradients = oracle<float>(call, Pass::kBackward, inputs);
   expect_close({call, inputs, gradients, plain_gradients},
-               run("gdn_cpu", call, Pass::kBackward, inputs, 2));
+               run(plan_of(call.op, "cpu"), call, Pass::kBackward, inputs, 2));
   const Tensors outputs = oracle<double>(call, Pass::kForward, inputs);
   const Tensors plain_outputs = oracle<float>(call, Pass::kForward, inputs);
   expect_close({call, inputs, outputs, plain_outputs},
-               run("gdn_cpu", call, Pass::kForward, inputs, 2));
+               run(plan_of(call.op, "cpu"), call, Pass::kForward, inputs, 2));
 }
 
 void expect_accurate(const Call& call, unsigned seed) {
   expect_accurate(call, make_inputs(call, seed));
+}
+
+// The call as each operation has it.
+void expect_accurate_everywhere(const Call& call, unsigned seed) {
+  for (Op op : kOps) {
+    SCOPED_TRACE(op_name(op));
+    expect_accurate(with_op(call, op), seed);
+  }
 }
 
 Types types(DType io, DType g, DType beta, DType param, DType state) {
@@ -45,7 +53,7 @@ TEST(CpuEngine, HeadLayouts) {
                       .options = {.use_qk_l2norm = true},
                       .types = types(io, kF32, kF32, kF32, kF32),
                       .decay = 0.1};
-      expect_accurate(call, 1);
+      expect_accurate_everywhere(call, 1);
     }
   }
 }
@@ -56,14 +64,14 @@ TEST(CpuEngine, HeadDims) {
     for (std::int64_t V : kSizes) {
       SCOPED_TRACE(testing::Message() << K << " " << V);
       const Call call{.dims = make_dims(36, 1, 1, 1, K, V), .offsets = {0, 3, 36}, .decay = 0.2};
-      expect_accurate(call, 2);
+      expect_accurate_everywhere(call, 2);
     }
   }
 }
 
 TEST(CpuEngine, LargestHeadDims) {
   const Call call{.dims = make_dims(3, 1, 1, 1, 512, 511), .offsets = {0, 3}, .decay = 0.2};
-  expect_accurate(call, 3);
+  expect_accurate_everywhere(call, 3);
 }
 
 TEST(CpuEngine, LengthsAroundTheChunk) {
@@ -74,7 +82,7 @@ TEST(CpuEngine, LengthsAroundTheChunk) {
   call.dims.T = call.offsets.back() + 3;  // rows of no sequence
   for (DType io : {kF32, kF16}) {
     call.types = types(io, kF32, io, kF32, kF32);
-    expect_accurate(call, 4);
+    expect_accurate_everywhere(call, 4);
   }
 }
 
@@ -103,7 +111,7 @@ TEST(CpuEngine, Options) {
                 .dt_bias = optional && options[i].safe_gate,
                 .initial_state = optional,
                 .decay = 0.1};
-      expect_accurate(call, static_cast<unsigned>(i));
+      expect_accurate_everywhere(call, static_cast<unsigned>(i));
     }
   }
 }
@@ -126,7 +134,50 @@ TEST(CpuEngine, Dtypes) {
           .dt_bias = softplus,
           .types = rows[i],
           .decay = 0.1};
-      expect_accurate(call, static_cast<unsigned>(i));
+      expect_accurate_everywhere(call, static_cast<unsigned>(i));
+    }
+  }
+}
+
+// What only some operations take.
+TEST(CpuEngine, OptionsOfOperations) {
+  const Call base{.dims = make_dims(70, 2, 2, 4, 16, 10),
+                  .offsets = {0, 33, 70},
+                  .a_log = true,
+                  .dt_bias = true,
+                  .decay = 0.1};
+  for (Op op : {Op::kKimiDeltaAttention, Op::kGatedDeltaNetV2}) {
+    for (const Options& options : {Options{.safe_gate = true, .gate = GateKind::kSoftplus},
+                                   Options{.safe_gate = true, .gate_lower_bound = -0.3}}) {
+      Call call = with_op(base, op);
+      call.options = options;
+      SCOPED_TRACE(testing::Message()
+                   << op_name(op) << " " << options.gate_lower_bound.has_value());
+      expect_accurate(call, 20);
+    }
+  }
+  Call guarded = with_op(base, Op::kGatedDeltaNetV2);
+  guarded.options = {.use_qk_l2norm = true, .safe_gate = true, .beta_guard = true};
+  expect_accurate(guarded, 21);
+  for (const std::int64_t n : {1, 3}) {
+    for (const bool apart : {false, true}) {
+      SCOPED_TRACE(testing::Message() << n << " " << apart);
+      Call call = with_op(base, Op::kGatedDeltaProduct);
+      call.options = {.use_qk_l2norm = true, .safe_gate = true, .num_householder = n};
+      call.dims.n = n;
+      call.steps_apart = apart;
+      expect_accurate(call, 22);
+    }
+  }
+  for (const Options& options :
+       {Options{}, Options{.dt_softplus = false}, Options{.dt_min = 0.5, .dt_max = 0.9}}) {
+    for (int rank : {0, 1, 2}) {
+      SCOPED_TRACE(testing::Message() << options.dt_softplus << options.dt_min << " " << rank);
+      Call call = with_op(base, Op::kMamba2);
+      call.options = options;
+      call.D_rank = rank;
+      call.z = rank != 1;
+      expect_accurate(call, 23);
     }
   }
 }
@@ -282,21 +333,25 @@ TEST(CpuEngine, EmptySequencesHandStatesOn) {
 #ifdef DELTAWORKS_REFERENCE
 // The reference engine judges sizes that the oracle, which keeps every state, is too large for.
 TEST(CpuEngine, LongSequencesAgainstTheReferenceEngine) {
-  for (DType io : {kBf16, kF16}) {
-    SCOPED_TRACE(name(io));
-    const Call call{.dims = make_dims(1500, 1, 1, 2, 128, 64),
-                    .offsets = {0, 1400, 1500},
-                    .options = {.use_qk_l2norm = true, .use_beta_sigmoid = true, .safe_gate = true},
-                    .a_log = true,
-                    .dt_bias = true,
-                    .types = types(io, kF32, io, kF32, kF32),
-                    .decay = 0.005};
+  for (Op op : kOps) {
+    const DType io = op == Op::kGatedDeltaNetV2 ? kF16 : kBf16;
+    SCOPED_TRACE(testing::Message() << op_name(op) << " " << name(io));
+    const Call delta{
+        .dims = make_dims(1500, 1, 1, 2, 128, 64),
+        .offsets = {0, 1400, 1500},
+        .options = {.use_qk_l2norm = true, .use_beta_sigmoid = true, .safe_gate = true},
+        .a_log = true,
+        .dt_bias = true,
+        .types = types(io, kF32, io, kF32, kF32),
+        .decay = 0.005};
+    const Call call = with_op(delta, op);
+    const std::string cpu = plan_of(op, "cpu"), reference = plan_of(op, "reference");
     const Tensors inputs = make_inputs(call, 11);
-    const Tensors gradients = run("gdn_reference", call, Pass::kBackward, inputs, 2);
+    const Tensors gradients = run(reference, call, Pass::kBackward, inputs, 2);
     const Judgement judgement{call, inputs, gradients, gradients};
-    expect_close(judgement, run("gdn_cpu", call, Pass::kBackward, inputs, 2));
-    const Tensors outputs = run("gdn_reference", call, Pass::kForward, inputs, 2);
-    expect_close({call, inputs, outputs, outputs}, run("gdn_cpu", call, Pass::kForward, inputs, 2));
+    expect_close(judgement, run(cpu, call, Pass::kBackward, inputs, 2));
+    const Tensors outputs = run(reference, call, Pass::kForward, inputs, 2);
+    expect_close({call, inputs, outputs, outputs}, run(cpu, call, Pass::kForward, inputs, 2));
   }
 }
 #endif

@@ -5,6 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <utility>
+
+#include "problem/text_words.h"
 
 namespace deltaworks::kit {
 
@@ -77,6 +80,32 @@ Types all(DType dtype) {
 Dims make_dims(std::int64_t T, std::int64_t H, std::int64_t HK, std::int64_t HV, std::int64_t K,
                std::int64_t V) {
   return {.T = T, .N = 0, .K = K, .V = V, .H = H, .HK = HK, .HV = HV, .HO = std::max(H, HV)};
+}
+
+Call with_op(Call call, Op op) {
+  call.op = op;
+  Options& o = call.options;
+  if (op == Op::kGatedDeltaProduct) {
+    o.num_householder = call.dims.n = 2;
+    call.steps_apart = true;
+  }
+  if (op != Op::kMamba2) return call;
+  Dims& d = call.dims;
+  if (d.H > d.HV) std::swap(d.H, d.HV);
+  d.HK = d.H;
+  o = {.batch_invariant = o.batch_invariant,
+       .output_final_state = o.output_final_state,
+       .overwrite_initial_state = o.overwrite_initial_state,
+       .dt_min = 0.01,
+       .dt_max = 2};
+  call.a_log = false;  // A is always there
+  call.D_rank = 2;
+  call.z = true;
+  return call;
+}
+
+std::string plan_of(Op op, const char* engine) {
+  return std::string(text::name_in(text::kVariants, op)) + "_" + engine;
 }
 
 TensorDesc describe(const Call& call, const PortSpec& spec) {
@@ -224,10 +253,11 @@ Tensors run(const std::string& plan, const Call& call, Pass pass, const Tensors&
   for (const auto& [port, tensor] : inputs) {
     const bool overwritten = port == final_state_port(call.options);
     EXPECT_TRUE(overwritten || tensor.storage == copies.at(port).storage)
-        << name(port) << " was written";
+        << name(call.op, port) << " was written";
   }
   for (const auto& [port, tensor] : prepared.outputs) {
-    EXPECT_TRUE(tensor.gaps_untouched()) << "memory beside " << name(port) << " was written";
+    EXPECT_TRUE(tensor.gaps_untouched())
+        << "memory beside " << name(call.op, port) << " was written";
   }
   return std::move(prepared.outputs);
 }

@@ -66,6 +66,14 @@ struct Call {
 Dims make_dims(std::int64_t T, std::int64_t H, std::int64_t HK, std::int64_t HV, std::int64_t K,
                std::int64_t V);
 
+// The call with another operation: the sizes and options that it does not have are changed to ones
+// that it has, and it gets what is its own (sub-steps, D and z).
+Call with_op(Call call, Op op);
+inline constexpr Op kOps[] = {Op::kGatedDeltaNet, Op::kKimiDeltaAttention, Op::kGatedDeltaNetV2,
+                              Op::kGatedDeltaProduct, Op::kMamba2};
+// "gdn_cpu"
+std::string plan_of(Op op, const char* engine);
+
 // Row-major description of a port's tensor in this call.
 TensorDesc describe(const Call& call, const PortSpec& spec);
 TensorDesc describe(const Call& call, Port port);

@@ -190,6 +190,7 @@ std::vector<std::function<void(Problem&, int)>> fact_changes() {
     }
   }
   const auto add = [&](auto change) { changes.push_back(change); };
+  add([](Problem& p, int value) { p.op = static_cast<Op>(value % kOpCount); });
   add([](Problem& p, int value) { p.pass = static_cast<Pass>(value % 2); });
   add([](Problem& p, int value) { p.threads = value; });
   add([](Problem& p, int value) { p.plan_name = std::string(value, 'x'); });
@@ -210,10 +211,21 @@ std::vector<std::function<void(Problem&, int)>> fact_changes() {
     p.options.checkpoint_dtype =
         value == 0 ? std::nullopt : std::optional<DType>(static_cast<DType>(value));
   });
+  add([](Problem& p, int value) { p.options.gate = static_cast<GateKind>(value % 2); });
+  add([](Problem& p, int value) {
+    p.options.gate_lower_bound = value == 0 ? std::nullopt : std::optional<double>(-value);
+  });
+  add([](Problem& p, int value) { p.options.beta_guard = value % 2; });
+  add([](Problem& p, int value) { p.options.num_householder = value; });
+  add([](Problem& p, int value) { p.options.dt_softplus = value % 2; });
+  add([](Problem& p, int value) { p.options.dt_min = value; });
+  add([](Problem& p, int value) {
+    p.options.dt_max = value == 0 ? std::nullopt : std::optional<double>(value - 1);
+  });
   // A new fact does not fit into these: give it a change above.
   const auto& [op, pass, tensors, options, requires_gradient, plan_name, threads] = Problem{};
   const auto& [scale, l2norm, sigmoid, neg, safe, domain, invariant, final, overwrite, cadence,
-               checkpoint_dtype] = Options{};
+               checkpoint_dtype, gate, bound, guard, steps, softplus, dt_min, dt_max] = Options{};
   const auto& [dtype, device, rank, shape, stride] = TensorDesc{};
   static_cast<void>(op), static_cast<void>(scale), static_cast<void>(dtype);
   return changes;

@@ -16,6 +16,7 @@
 #include "problem_rows.h"
 #include "registry/engine.h"
 #include "registry/plan.h"
+#include "row_changes.h"
 
 namespace deltaworks {
 namespace {
@@ -189,18 +190,25 @@ TEST(PlanErrors, EmptyTensorsNeedNoMemory) {
   }
 }
 
-#ifdef DELTAWORKS_REFERENCE
-constexpr const char* kNames = "gdn_cpu, gdn_reference";
-#else
-constexpr const char* kNames = "gdn_cpu";
-#endif
-
 TEST(PlanErrors, UnknownName) {
   Problem problem = valid_problem(Pass::kForward);
   problem.plan_name = "gdn_sm100";
-  expect_error(
-      [&] { find_plan(problem); }, Status::kInvalidValue,
-      std::string("gated_delta_net: plan_name must be one of ") + kNames + ", got gdn_sm100");
+  expect_error([&] { find_plan(problem); }, Status::kInvalidValue,
+               "gated_delta_net: plan_name must be one of " + plan_list("gdn") + ", got gdn_sm100");
+}
+
+// Each operation has plans of its own: another's is an unknown name.
+TEST(PlanErrors, EveryOperationHasItsNames) {
+  const char* variants[] = {"gdn", "kda", "gdn2", "gdp", "mamba2"};
+  for (int op = 0; op < kOpCount; ++op) {
+    Problem problem = valid_problem(Pass::kForward, static_cast<Op>(op));
+    problem.plan_name = std::string(variants[(op + 1) % kOpCount]) + "_cpu";
+    expect_error([&] { find_plan(problem); }, Status::kInvalidValue,
+                 std::string(op_name(problem.op)) + ": plan_name must be one of " +
+                     plan_list(variants[op]) + ", got " + problem.plan_name);
+    problem.plan_name = "";
+    EXPECT_EQ(plan_names(problem)[0], std::string(variants[op]) + "_cpu");
+  }
 }
 
 TEST(PlanErrors, NobodyAccepts) {

@@ -5,56 +5,27 @@
 #include <limits>
 
 #include "kit.h"
+#include "row_changes.h"
 
 namespace deltaworks::kit {
 
-Problem valid_problem(Pass pass) {
-  const Call call{.dims = make_dims(12, 2, 2, 4, 16, 8),
-                  .offsets = {0, 5, 12},
-                  .options = {.safe_gate = true},
-                  .a_log = true,
-                  .dt_bias = true,
-                  .types = {.io = DType::kBFloat16, .beta = DType::kBFloat16}};
+Problem valid_problem(Pass pass, Op op) {
+  Call call{.dims = make_dims(12, 2, 2, 4, 16, 8),
+            .offsets = {0, 5, 12},
+            .options = {.safe_gate = op != Op::kMamba2},
+            .a_log = true,
+            .dt_bias = true,
+            .types = {.io = DType::kBFloat16, .beta = DType::kBFloat16},
+            .op = op,
+            .D_rank = 1,
+            .z = true};
+  if (op == Op::kGatedDeltaProduct) call.options.num_householder = call.dims.n = 2;
   Tensors inputs = make_inputs(call, 0);
   return prepare("", call, pass, inputs).problem;
 }
 
 namespace {
 
-using Breaks = std::function<void(Problem&)>;
-
-Breaks drop(Port port) {
-  return [port](Problem& p) { p[port] = TensorDesc{}; };
-}
-Breaks reshape(Port port, std::initializer_list<std::int64_t> shape) {
-  const std::vector<std::int64_t> axes(shape);
-  return [port, axes](Problem& p) {
-    TensorDesc& x = p[port];
-    x.rank = static_cast<std::int32_t>(axes.size());
-    x.shape = x.stride = {};
-    std::int64_t stride = 1;
-    for (int axis = std::min(x.rank, kMaxRank) - 1; axis >= 0; --axis) {
-      x.shape[axis] = axes[axis];
-      x.stride[axis] = stride;
-      stride *= axes[axis];
-    }
-  };
-}
-Breaks retype(Port port, DType dtype) {
-  return [port, dtype](Problem& p) { p[port].dtype = dtype; };
-}
-Breaks all_of(std::vector<Breaks> parts) {
-  return [parts](Problem& p) {
-    for (const Breaks& part : parts) part(p);
-  };
-}
-constexpr bool with_reference() {
-#ifdef DELTAWORKS_REFERENCE
-  return true;
-#else
-  return false;
-#endif
-}
 Breaks every_float(DType dtype) {
   return [dtype](Problem& p) {
     for (TensorDesc& x : p.tensors) {
@@ -355,10 +326,9 @@ std::vector<ProblemRow> problem_rows() {
          "final_state must be absent (overwrite_initial_state is set)");
 
   rule = Rule::kPlanName;
-  const std::string names = with_reference() ? "gdn_cpu, gdn_reference" : "gdn_cpu";
   value(
       kForward, [](Problem& p) { p.plan_name = "gdn_sm100"; },
-      "plan_name must be one of " + names + ", got gdn_sm100");
+      "plan_name must be one of " + plan_list("gdn") + ", got gdn_sm100");
   rule = Rule::kGateDomain;
   option([](Problem&, O& o) { o.safe_gate = false; },
          "gate_domain must be 'log' or 'linear', got 'cubic'");
@@ -393,6 +363,7 @@ std::vector<ProblemRow> problem_rows() {
   rule = Rule::kIoAlike;
   type(kForward, all_of({retype(Port::kV, kF32), [](Problem& p) { p.options.safe_gate = false; }}),
        "v must be bfloat16 as q is, got float32");
+  for (ProblemRow& row : operation_rows()) rows.push_back(std::move(row));
   return rows;
 }
 

@@ -54,10 +54,26 @@ TEST(TextErrors, DescribesWhatIsNotValid) {
     const Problem p = parse("gdn:fwd:bf16:N2T12H2HV4K16V8" + options);
     EXPECT_EQ(error_of([&p = p] { judge(p); }), "gated_delta_net: " + text);
   }
+  for (const auto& [written, text] : std::map<std::string, std::string>{
+           {"gdn:fwd:bf16:N2T12H2K16V8:n=2",
+            "gated_delta_net: num_householder is not an option of this operation"},
+           {"kda:fwd:bf16:N2T12H2K16V8:dt_max=1",
+            "kimi_delta_attention: dt_max is not an option of this operation"},
+           {"gdp:bwd:bf16:N2T12H2K16V8:n=2:token_major=k:-k", "gated_delta_product: k is missing"},
+           {"mamba2:fwd:bf16:N2T12H3G2P8S16",
+            "mamba2: the heads of x must be a multiple of the groups of B and C, got 3 and 2"},
+           {"mamba2:fwd:bf16:N2T12H4P8S16:z=fp32",
+            "mamba2: z must be bfloat16 as x is, got float32"},
+           {"mamba2:fwd:bf16:N2T12H4P8S16:dt_min=2:dt_max=1",
+            "mamba2: dt_min must be <= dt_max, got 2 and 1"},
+       }) {
+    EXPECT_EQ(error_of([text = &written] { judge(parse(*text)); }), text);
+  }
 }
 
 TEST(TextErrors, EveryError) {
   const std::string good = "gdn:fwd:fp32:N1T12H2K16V8";
+  const std::string product = "gdp:fwd:fp32:N1T12H2K16V8";
   const std::string sizes = "sizes such as N4T8192H16HV32K128V128, got ";
   const std::string limit = "281474976710656";
   using namespace std::string_literals;
@@ -65,7 +81,7 @@ TEST(TextErrors, EveryError) {
            {"", "VARIANT:PASS:IO:DIMS[:OPTION]..., got ''"},
            {"gdn:fwd:fp32", "VARIANT:PASS:IO:DIMS[:OPTION]..., got 'gdn:fwd:fp32'"},
            {"gdn\0:x"s, "VARIANT:PASS:IO:DIMS[:OPTION]..., got 'gdn\\x00:x'"},
-           {"kda:fwd:fp32:N1T12H2K16V8", "a variant (gdn), got 'kda'"},
+           {"gla:fwd:fp32:N1T12H2K16V8", "a variant (gdn, kda, gdn2, gdp, mamba2), got 'gla'"},
            {"gdn:both:fp32:N1T12H2K16V8", "a pass (fwd, bwd), got 'both'"},
            {"gdn:fwd:float:N1T12H2K16V8",
             "a dtype (fp32, bf16, fp16, fp64, i32, i64), got 'float'"},
@@ -136,17 +152,60 @@ TEST(TextErrors, EveryError) {
            {good + ":plan=gdn cpu", "plan=NAME, got 'plan=gdn cpu'"},
            {good + ":plan=" + std::string(65, 'x'),
             "plan=NAME, got 'plan=" + std::string(55, 'x') + "...'"},
+           {good + ":bound=inf", "bound=NUMBER, got 'bound=inf'"},
+           {good + ":softplus=1", "softplus, got 'softplus=1'"},
+           {good + ":token_major",
+            "token_major or token_major=TENSOR,TENSOR..., got 'token_major'"},
+           {good + ":dt_min=nan", "dt_min=NUMBER, got 'dt_min=nan'"},
+           {good + ":dt_max=nan", "dt_max=NUMBER, got 'dt_max=nan'"},
+           {good + ":+z", "the name of a tensor, got '+z'"},
+           {good + ":x@1x1x1", "the name of a tensor, got 'x@1x1x1'"},
+           {product, "n=STEPS, at least 1, among the options"},
+           {product + ":n=0", "n=STEPS, at least 1, among the options"},
+           {product + ":n=-1", "n=STEPS, got 'n=-1'"},
+           {product + ":n", "n=STEPS, got 'n'"},
+           {product + ":n=281474976710656", "n=STEPS, got 'n=281474976710656'"},
+           {product + ":n=2:token_major=k,q",
+            "token_major or token_major=TENSOR,TENSOR..., got 'token_major=k,q'"},
+           {product + ":n=2:token_major=k,k",
+            "token_major or token_major=TENSOR,TENSOR..., got 'token_major=k,k'"},
+           {product + ":n=2:token_major=",
+            "token_major or token_major=TENSOR,TENSOR..., got 'token_major='"},
+           {product + ":n=2:token_major:k@1x1x1", "4 strides such as 512x32x1, got 'k@1x1x1'"},
+           {product + ":n=2:k@1x1x1x1", "3 strides such as 512x32x1, got 'k@1x1x1x1'"},
+           {"mamba2:fwd:fp32:N1T12H2K16V8", "sizes such as N4T8192H64G8P64S128, got 'K16V8'"},
+           {"mamba2:fwd:fp32:N1T12H2HK2P8S16", "sizes such as N4T8192H64G8P64S128, got 'HK2P8S16'"},
+           {"mamba2:fwd:fp32:N1T12H2P8", "the size S, got 'N1T12H2P8'"},
+           {"mamba2:fwd:fp32:N1T12H2P8S8:A", "A=DTYPE, got 'A'"},
+           {"mamba2:fwd:fp32:N1T12H2P8S8:D=x", "D[=DTYPE], got 'D=x'"},
+           {"mamba2:fwd:fp32:N1T12H2P8S8:D:DP", "DP[=DTYPE] in place of D, got 'DP'"},
+           {"mamba2:fwd:fp32:N1T12H2P8S8:D@1x1", "strides of tensors that take part, got 'D@1x1'"},
+           {"mamba2:fwd:fp32:N1T12H2P8S8:D:D@1x1", "1 strides such as 512x32x1, got 'D@1x1'"},
+           {"mamba2:fwd:fp32:N1T12H2P8S8:-q", "the name of a tensor, got '-q'"},
+           {"mamba2:fwd:fp32:N1T281474976710656H2P1S1",
+            "tensors of at most " + limit + " elements, got x [281474976710656, 2, 1]"},
            {good + std::string(5000, ':'), "at most 4096 bytes, got 5025"},
        }) {
     EXPECT_EQ(parse_error(written), "problem string: expected " + expected) << written;
   }
-  // An unknown option is told all that there are.
+  // An unknown option, or that of a tensor of another operation, is told all that there are.
   const std::string unknown = parse_error(good + ":l2norm:fast");
   EXPECT_TRUE(
-      unknown.starts_with("problem string: expected an option (l2norm, sigmoid, neg, safe, "
-                          "linear, invariant, grad, scale=NUMBER, g=DTYPE, "))
+      unknown.starts_with("problem string: expected an option (n=STEPS, token_major or "
+                          "token_major=TENSOR,TENSOR..., l2norm, sigmoid, neg, guard, "))
       << unknown;
-  EXPECT_TRUE(unknown.ends_with(", plan=NAME), got 'fast'")) << unknown;
+  EXPECT_NE(unknown.find(", g=DTYPE, beta=DTYPE, a_log[=DTYPE], dt_bias[=DTYPE], "), unknown.npos)
+      << unknown;
+  EXPECT_TRUE(
+      unknown.ends_with(", +TENSOR, -TENSOR, TENSOR@STRIDExSTRIDE..., device=cpu or "
+                        "device=cuda0, threads=COUNT, plan=NAME), got 'fast'"))
+      << unknown;
+  const std::string other = parse_error("mamba2:fwd:fp32:N1T12H2P8S8:beta=bf16");
+  EXPECT_NE(other.find(", dt=DTYPE, A=DTYPE, D[=DTYPE], DP[=DTYPE] in place of D, dt_bias[=DTYPE], "
+                       "z[=DTYPE], "),
+            other.npos)
+      << other;
+  EXPECT_TRUE(other.ends_with(", got 'beta=bf16'")) << other;
   EXPECT_EQ(parse_error(good + ":").substr(0, 34), "problem string: expected an option");
 }
 

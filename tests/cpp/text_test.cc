@@ -176,7 +176,7 @@ TEST(Text, TheExample) {
   expected[Port::kCuSeqlens] = contiguous(kI32, {5});
   expected.options.use_qk_l2norm = true;
   EXPECT_EQ(p, expected);
-  EXPECT_EQ(judge(p), (Dims{8192, 4, 128, 128, 16, 16, 32, 32}));
+  EXPECT_EQ(judge(p), (Dims{8192, 4, 128, 128, 16, 16, 32, 32, 1}));
   EXPECT_EQ(print(p), "gdn:fwd:bf16:N4T8192H16HV32K128V128:l2norm");
 }
 

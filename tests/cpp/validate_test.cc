@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <vector>
 
 #include "deltaworks/plan.h"
 #include "kit.h"
@@ -18,7 +19,7 @@ TEST(Validate, EveryRule) {
   for (const ProblemRow& row : problem_rows()) {
     if (!row.about_description()) continue;
     SCOPED_TRACE(row.text);
-    Problem problem = valid_problem(row.pass);
+    Problem problem = valid_problem(row);
     row.breaks(problem);
     try {
       judge(problem);
@@ -50,6 +51,46 @@ TEST(Validate, TellsTheDims) {
     EXPECT_EQ(dims.HK, 2);
     EXPECT_EQ(dims.HV, 4);
     EXPECT_EQ(dims.HO, 4);
+  }
+}
+
+// Of every operation: the valid problem, each optional tensor left out, and the second shape of
+// each port that has one.
+TEST(Validate, EveryOperation) {
+  for (int number = 0; number < kOpCount; ++number) {
+    const Op op = static_cast<Op>(number);
+    SCOPED_TRACE(op_name(op));
+    for (Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const Problem valid = valid_problem(pass, op);
+      Dims dims = make_dims(12, 2, 2, 4, 16, 8);
+      dims.N = 2;
+      dims.n = op == Op::kGatedDeltaProduct ? 2 : 1;
+      EXPECT_EQ(judge(valid), dims);
+      EXPECT_EQ(validate(valid), dims);
+      for (const PortSpec& spec : ports(op)) {
+        SCOPED_TRACE(spec.name);
+        Problem problem = valid;
+        if (spec.role == Role::kOptional) {
+          problem[spec.port] = TensorDesc{};
+          for (const PortSpec& other : ports(op)) {
+            if (other.primal == spec.port) problem[other.port] = TensorDesc{};
+          }
+          EXPECT_NO_THROW(judge(problem));
+        }
+        if (spec.other.rank == 0 || spec.role == Role::kGradient) continue;
+        std::vector<std::int64_t> shape;
+        for (int axis = 0; axis < spec.other.rank; ++axis) {
+          shape.push_back(extent(dims, spec.other.axes[axis]));
+        }
+        problem = valid;
+        for (const PortSpec& each : ports(op)) {
+          if (each.primal != spec.port || !problem.has(each.port)) continue;
+          problem[each.port] = contiguous(problem[each.port].dtype, shape);
+        }
+        EXPECT_FALSE(problem == valid);
+        EXPECT_NO_THROW(judge(problem));
+      }
+    }
   }
 }
 

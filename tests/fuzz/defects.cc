@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "problem/ports.h"
 #include "random_problem.h"
 
 namespace deltaworks::fuzz {
@@ -20,7 +21,12 @@ bool has_state(P p) { return p.has(Port::kInitialState); }
 bool has_no_state(P p) { return !has_state(p); }
 bool is_float64(P p) { return p[Port::kQ].dtype == DType::kFloat64; }
 bool is_not_float64(P p) { return !is_float64(p); }
-bool is_gradient(Port port) { return index(port) >= index(Port::kDQ); }
+bool is_delta(P p) { return p.op != Op::kMamba2; }
+bool is_mamba2(P p) { return !is_delta(p); }
+Port first(P p) { return ports(p.op).front().port; }  // whose dtype the others follow
+bool is_product(P p) { return p.op == Op::kGatedDeltaProduct; }
+bool has_channel_gate(P p) { return spec_of(p.op).takes(Taken::kChannelGate); }
+bool has_guard(P p) { return spec_of(p.op).takes(Taken::kBetaGuard); }
 
 template <class Condition>
 std::vector<Port> ports_where(P p, Condition&& condition) {
@@ -53,8 +59,20 @@ int long_axis(P p, Port port) {
   return -1;
 }
 
-std::int64_t output_heads(P p) { return std::max(p[Port::kQ].shape[1], p[Port::kV].shape[1]); }
-TensorDesc parameter(P p, DType dtype) { return contiguous(dtype, {output_heads(p)}); }
+std::int64_t output_heads(P p) {
+  const TensorDesc& v = p[Port::kV];
+  return std::max(p[Port::kQ].shape[1], v.shape[v.rank - 2]);
+}
+// A tensor of one head parameter, or of one a channel.
+TensorDesc parameter(P p, Port port, DType dtype) {
+  const std::int64_t HO = output_heads(p);
+  return port == Port::kDtBias && has_channel_gate(p)
+             ? contiguous(dtype, {HO, p[Port::kQ].shape[2]})
+             : contiguous(dtype, {HO});
+}
+void remove_parameters(Problem& p) {
+  p[Port::kALog] = p[Port::kDALog] = p[Port::kDtBias] = p[Port::kDDtBias] = TensorDesc{};
+}
 TensorDesc indices(P p, DType dtype) {
   return contiguous(dtype, {p[Port::kCuSeqlens].shape[0] - 1});
 }
@@ -65,9 +83,13 @@ void drop(Problem& p, Port port, Port gradient) { p[port] = p[gradient] = Tensor
 constexpr Defect kDefects[] = {
     {Rule::kMissing, always,
      [](Problem& p, Random& r) {
-       const Port last = p.pass == Pass::kForward ? Port::kO : Port::kQ;
-       p[r.pick({Port::kQ, Port::kK, Port::kV, Port::kG, Port::kBeta, Port::kCuSeqlens, last})] =
-           TensorDesc{};
+       p[pick_where(p, r, [&p](Port port) {
+         for (const PortSpec& spec : ports(p.op)) {
+           if (spec.port != port) continue;
+           return spec.role == Role::kInput || (is_forward(p) && port == Port::kO);
+         }
+         return false;
+       })] = TensorDesc{};
      }},
     {Rule::kPass, is_forward,
      [](Problem& p, Random& r) {
@@ -82,7 +104,8 @@ constexpr Defect kDefects[] = {
     {Rule::kRank, always,
      [](Problem& p, Random& r) {
        TensorDesc& tensor = p[pick_where(p, r, [](Port) { return true; })];
-       const auto rank = static_cast<std::int32_t>(r.between(0, 6));
+       std::int32_t rank = tensor.rank;
+       if (r.chance(0.9)) rank = static_cast<std::int32_t>(r.pick({0, 5, 6}));
        if (rank != tensor.rank) {
          tensor.rank = rank;
        } else if (rank > 0) {
@@ -100,8 +123,8 @@ constexpr Defect kDefects[] = {
     {Rule::kGradientOfAbsent, is_backward,
      [](Problem& p, Random& r) {
        if (r.chance(0.5)) {
-         p[Port::kALog] = TensorDesc{};
-         p[Port::kDALog] = contiguous(DType::kFloat32, {1});
+         p[Port::kDtBias] = TensorDesc{};
+         p[Port::kDDtBias] = parameter(p, Port::kDtBias, DType::kFloat32);
        } else {
          p[Port::kInitialState] = TensorDesc{};
          p[Port::kDInitialState] = contiguous(DType::kFloat32, {1, 1, 1, 1});
@@ -115,15 +138,20 @@ constexpr Defect kDefects[] = {
      }},
     {Rule::kValueDim, always,
      [](Problem& p, Random& r) {
-       p[Port::kV].shape[2] = r.pick({0, 513, 1 << 16});
-       p[Port::kV].stride[2] = 1;  // an axis of one element may have any
+       TensorDesc& v = p[Port::kV];
+       v.shape[v.rank - 1] = r.pick({0, 513, 1 << 16});
+       v.stride[v.rank - 1] = 1;  // an axis of one element may have any
      }},
     {Rule::kKeyHeads, always,
-     [](Problem& p, Random& r) { p[Port::kK].shape[1] = output_heads(p) + r.between(1, 3); }},
+     [](Problem& p, Random& r) {
+       TensorDesc& k = p[Port::kK];
+       k.shape[k.rank - 2] = output_heads(p) + r.between(1, 3);
+     }},
     {Rule::kHeadGroups, always,
      [](Problem& p, Random& r) {
-       p[Port::kQ].shape[1] = p[Port::kK].shape[1] = r.pick({0, 2, 5});
-       p[Port::kV].shape[1] = 3;
+       TensorDesc &k = p[Port::kK], &v = p[Port::kV];
+       p[Port::kQ].shape[1] = k.shape[k.rank - 2] = r.pick({0, 2, 5});
+       v.shape[v.rank - 2] = 3;
      }},
     {Rule::kShape, always,
      [](Problem& p, Random& r) {
@@ -154,7 +182,7 @@ constexpr Defect kDefects[] = {
      }},
     {Rule::kIoDtype, always,
      [](Problem& p, Random& r) {
-       p[Port::kQ].dtype = r.pick({DType::kInt32, DType::kBool, DType::kOther});
+       p[first(p)].dtype = r.pick({DType::kInt32, DType::kBool, DType::kOther});
      }},
     {Rule::kOffsetDtype, always,
      [](Problem& p, Random& r) {
@@ -167,7 +195,7 @@ constexpr Defect kDefects[] = {
     {Rule::kFloat64Alike, is_float64,
      [](Problem& p, Random& r) {
        p[pick_where(p, r, [&p](Port port) {
-         return port != Port::kQ && p[port].dtype == DType::kFloat64;
+         return port != first(p) && p[port].dtype == DType::kFloat64;
        })].dtype = r.pick({DType::kFloat32, DType::kInt64});
      }},
     {Rule::kGradientDtype,
@@ -177,7 +205,7 @@ constexpr Defect kDefects[] = {
      }},
     {Rule::kIoAlike, is_not_float64,
      [](Problem& p, Random& r) {
-       p[r.pick({Port::kK, Port::kV})].dtype = DType::kFloat64;
+       p[r.pick({Port::kK, is_delta(p) ? Port::kV : Port::kQ})].dtype = DType::kFloat64;
      }},
     {Rule::kIoAlike, [](P p) { return is_not_float64(p) && is_forward(p); },
      [](Problem& p, Random& r) {
@@ -185,7 +213,7 @@ constexpr Defect kDefects[] = {
                                ? r.pick({DType::kFloat64, DType::kBFloat16})
                                : DType::kFloat32;
      }},
-    {Rule::kBetaDtype, is_not_float64,
+    {Rule::kBetaDtype, [](P p) { return is_not_float64(p) && is_delta(p); },
      [](Problem& p, Random& r) {
        p[Port::kBeta].dtype = r.pick({DType::kFloat64, DType::kInt8});
      }},
@@ -195,7 +223,8 @@ constexpr Defect kDefects[] = {
      }},
     {Rule::kParameterDtype, is_not_float64,
      [](Problem& p, Random& r) {
-       p[r.pick({Port::kALog, Port::kDtBias})] = parameter(p, DType::kFloat64);
+       const Port port = r.pick({Port::kALog, Port::kDtBias});
+       p[port] = parameter(p, port, DType::kFloat64);
      }},
     {Rule::kStateDtype, [](P p) { return is_not_float64(p) && has_state(p); },
      [](Problem& p, Random& r) {
@@ -212,32 +241,78 @@ constexpr Defect kDefects[] = {
      }},
     {Rule::kThreads, always,
      [](Problem& p, Random& r) { p.threads = static_cast<std::int32_t>(-r.between(1, 1 << 30)); }},
-    {Rule::kScale, always,
+    {Rule::kScale, is_delta,
      [](Problem& p, Random& r) {
        p.options.scale = r.pick(
            {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()});
      }},
-    {Rule::kNegEigvalNeedsSigmoid, always,
+    {Rule::kNegEigvalNeedsSigmoid, is_delta,
      [](Problem& p, Random&) {
        p.options.allow_neg_eigval = true;
        p.options.use_beta_sigmoid = false;
      }},
-    {Rule::kALogNeedsSafeGate, always,
+    {Rule::kALogNeedsSafeGate, is_delta,
      [](Problem& p, Random&) {
        p.options.safe_gate = false;
        drop(p, Port::kALog, Port::kDALog);
-       p[Port::kALog] = parameter(p, parameter_dtype(p));
+       p[Port::kALog] = parameter(p, Port::kALog, parameter_dtype(p));
      }},
-    {Rule::kDtBiasNeedsSafeGate, always,
+    {Rule::kDtBiasNeedsSafeGate, is_delta,
      [](Problem& p, Random&) {
        p.options.safe_gate = false;
        drop(p, Port::kALog, Port::kDALog);
        drop(p, Port::kDtBias, Port::kDDtBias);
-       p[Port::kDtBias] = parameter(p, parameter_dtype(p));
+       p[Port::kDtBias] = parameter(p, Port::kDtBias, parameter_dtype(p));
      }},
-    {Rule::kLinearExcludesSafeGate, always,
+    {Rule::kOptionOfOther, always,
+     [](Problem& p, Random& r) {
+       if (is_delta(p)) {
+         p.options.dt_min = r.uniform() + 0.1;
+       } else {
+         p.options.use_qk_l2norm = true;
+       }
+     }},
+    {Rule::kGateNeedsSafeGate, has_channel_gate,
+     [](Problem& p, Random&) {
+       remove_parameters(p);
+       p.options.safe_gate = false;
+       p.options.gate = GateKind::kSoftplus;
+     }},
+    {Rule::kLowerBoundNeedsSafeGate, has_channel_gate,
+     [](Problem& p, Random&) {
+       remove_parameters(p);
+       p.options.safe_gate = false;
+       p.options.gate = GateKind::kSigmoid;
+       p.options.gate_lower_bound = -1;
+     }},
+    {Rule::kLowerBoundExcludesSoftplus, has_channel_gate,
      [](Problem& p, Random&) {
        p.options.safe_gate = true;
+       p.options.gate = GateKind::kSoftplus;
+       p.options.gate_lower_bound = -1;
+     }},
+    {Rule::kLowerBound, has_channel_gate,
+     [](Problem& p, Random& r) {
+       p.options.safe_gate = true;
+       p.options.gate = GateKind::kSigmoid;
+       p.options.gate_lower_bound = r.pick({0.0, 3.0, -std::numeric_limits<double>::infinity()});
+     }},
+    {Rule::kGuardNeedsNorm, has_guard,
+     [](Problem& p, Random&) {
+       p.options.beta_guard = true;
+       p.options.use_qk_l2norm = false;
+     }},
+    {Rule::kHouseholder, is_product,
+     [](Problem& p, Random& r) { p.options.num_householder = -r.between(0, 9); }},
+    {Rule::kStepBounds, is_mamba2,
+     [](Problem& p, Random& r) {
+       p.options.dt_min = 1 + r.uniform();
+       p.options.dt_max = r.pick({0.5, std::numeric_limits<double>::quiet_NaN()});
+     }},
+    {Rule::kLinearExcludesSafeGate, is_delta,
+     [](Problem& p, Random&) {
+       p.options.safe_gate = true;
+       p.options.gate = GateKind::kSigmoid;
        p.options.gate_domain = GateDomain::kLinear;
      }},
     {Rule::kCadence, always,
@@ -278,7 +353,7 @@ constexpr Defect kDefects[] = {
      [](Problem& p, Random&) { p.options.output_final_state = false; }},
     {Rule::kPlanName, always,
      [](Problem& p, Random& r) {
-       p.plan_name = r.pick({"gdn_gpu", "cpu", "gdn_cpu.", "gdn"});
+       p.plan_name = r.pick({"gdn_gpu", "cpu", "kda_cpu.", "mamba2"});
      }},
 };
 

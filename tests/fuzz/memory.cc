@@ -28,7 +28,10 @@ std::vector<std::int64_t> offsets_of(const TensorDesc& desc) {
   return offsets;
 }
 
-double random_gate(const Options& o, DType dtype, Random& random) {
+double random_gate(const Problem& p, Random& random) {
+  const Options& o = p.options;
+  const DType dtype = p[Port::kG].dtype;
+  if (p.op == Op::kMamba2) return 2 * random.normal();
   if (o.safe_gate) return 2 * random.normal();
   if (o.gate_domain == GateDomain::kLinear) {
     // The gradient at 0 is 1e10 times that of the logarithm, too much for fp16.
@@ -47,9 +50,11 @@ double random_value(const Problem& p, Port port, Random& random) {
     case Port::kK:
       return (random.chance(0.5) ? 1 : -1) * (0.5 + random.uniform());
     case Port::kG:
-      return random_gate(o, p[port].dtype, random);
+      return random_gate(p, random);
     case Port::kBeta:
       return o.use_beta_sigmoid ? 3 * random.normal() : random.uniform();
+    case Port::kALog:  // or A, which is negative
+      return p.op == Op::kMamba2 ? -0.1 - random.uniform() : random.normal();
     default:
       return random.normal();
   }
@@ -71,7 +76,7 @@ void fill(const Problem& p, Port port, Memory& tensor, Random& random) {
   // A row of zeros; the gradient of its norm is large, too much for fp16.
   const bool rows = port == Port::kQ || port == Port::kK;
   if (rows && tensor.count() > 0 && p[port].dtype != DType::kFloat16 && random.chance(0.2)) {
-    const std::int64_t K = p[port].shape[2];
+    const std::int64_t K = p[port].shape[p[port].rank - 1];
     const std::int64_t row = random.between(0, tensor.count() / K - 1);
     for (std::int64_t i = row * K; i < (row + 1) * K; ++i) tensor.set(i, 0);
   }

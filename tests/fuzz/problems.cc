@@ -57,8 +57,9 @@ Outcome try_one(std::uint64_t seed) {
     return try_problem(twice, random);
   }
   if (kind < 0.21) {
-    const Outcome outcome = try_gate_domain(problem);
-    require_rule(outcome, name(Rule::kGateDomain));
+    const bool domain = random.chance(0.5);
+    const Outcome outcome = try_word(problem, domain);
+    require_rule(outcome, name(domain ? Rule::kGateDomain : Rule::kGate));
     return outcome;
   }
   if (kind < 0.28) {

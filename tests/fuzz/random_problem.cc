@@ -4,6 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <span>
+#include <string>
+
+#include "problem/ports.h"
+#include "problem/text_words.h"
 
 namespace deltaworks::fuzz {
 namespace {
@@ -44,7 +49,7 @@ std::int64_t random_head_dim(Random& random) {
                              : random.pick<std::int64_t>({1, 2, 3, 4, 5, 8, 13, 16, 17, 24});
 }
 
-Dims random_dims(Random& random) {
+Dims random_dims(Op op, Random& random) {
   Dims dims;
   dims.T = random.chance(0.05) ? random.between(60, 140) : random.between(0, 24);
   dims.N = random.between(0, 4);
@@ -52,44 +57,75 @@ Dims random_dims(Random& random) {
   dims.V = random_head_dim(random);
   const std::int64_t fewer = random.chance(0.03) ? 0 : random.between(1, 2);
   const std::int64_t more = fewer * random.between(1, 3);
-  const bool grouped_values = random.chance(0.5);
+  const bool grouped_values = op != Op::kMamba2 && random.chance(0.5);
   dims.H = grouped_values ? more : fewer;
   dims.HV = grouped_values ? fewer : more;
-  dims.HK = random.chance(0.5) ? dims.H : dims.HV;
+  dims.HK = op == Op::kMamba2 || random.chance(0.5) ? dims.H : dims.HV;
   dims.HO = more;
+  if (op == Op::kGatedDeltaProduct) dims.n = random.between(1, 3);
   return dims;
 }
 
-Options random_options(Random& random) {
+Options random_options(Op op, const Dims& dims, Random& random) {
+  const OpSpec& spec = spec_of(op);
   Options o;
-  if (random.chance(0.3)) o.scale = random.uniform() * 2;
-  o.use_qk_l2norm = random.chance(0.7);
-  o.use_beta_sigmoid = random.chance(0.5);
-  o.allow_neg_eigval = o.use_beta_sigmoid && random.chance(0.4);
-  o.safe_gate = random.chance(0.35);
-  if (!o.safe_gate && random.chance(0.25)) o.gate_domain = GateDomain::kLinear;
+  if (spec.takes(Taken::kScale) && random.chance(0.3)) o.scale = random.uniform() * 2;
+  if (spec.takes(Taken::kDelta)) {
+    o.use_qk_l2norm = random.chance(0.7);
+    o.use_beta_sigmoid = random.chance(0.5);
+    o.allow_neg_eigval = o.use_beta_sigmoid && random.chance(0.4);
+    o.safe_gate = random.chance(0.35);
+    if (!o.safe_gate && random.chance(0.25)) o.gate_domain = GateDomain::kLinear;
+  }
+  if (spec.takes(Taken::kChannelGate) && o.safe_gate) {
+    if (random.chance(0.4)) {
+      o.gate = GateKind::kSoftplus;
+    } else if (random.chance(0.5)) {
+      o.gate_lower_bound = -0.1 - 6 * random.uniform();
+    }
+  }
+  o.beta_guard = spec.takes(Taken::kBetaGuard) && o.use_qk_l2norm && random.chance(0.4);
+  if (spec.takes(Taken::kHouseholder)) o.num_householder = dims.n;
+  if (spec.takes(Taken::kStep)) {
+    o.dt_softplus = random.chance(0.7);
+    if (random.chance(0.3)) o.dt_min = 0.2 * random.uniform();
+    if (random.chance(0.4)) o.dt_max = 0.2 + random.uniform();
+  }
   o.batch_invariant = random.chance(0.2);
   o.output_final_state = random.chance(0.5);
   return o;
 }
 
+DType random_dtype(Kind kind, DType io, Random& random) {
+  switch (kind) {
+    case Kind::kIo:
+      return io;
+    case Kind::kOffset:
+      return random.pick({DType::kInt32, DType::kInt64});
+    case Kind::kIndex:
+      return DType::kInt32;
+    case Kind::kBeta:
+      return io == kF64 || random.chance(0.5) ? io : kF32;
+    default:
+      return io == kF64 ? kF64 : random.pick({kF32, kBf16, kF16});
+  }
+}
+
+TensorDesc describe(const Shape& shape, const Dims& dims, DType dtype) {
+  std::int64_t extents[kMaxRank];
+  for (int axis = 0; axis < shape.rank; ++axis) extents[axis] = extent(dims, shape.axes[axis]);
+  return contiguous(dtype, std::span(extents).first(static_cast<std::size_t>(shape.rank)));
+}
+
 void add_inputs(Problem& p, const Dims& d, DType io, Random& random) {
-  const bool f64 = io == kF64;
-  const auto wide_or_narrow = [&] { return f64 ? kF64 : random.pick({kF32, kBf16, kF16}); };
-  p[Port::kQ] = contiguous(io, {d.T, d.H, d.K});
-  p[Port::kK] = contiguous(io, {d.T, d.HK, d.K});
-  p[Port::kV] = contiguous(io, {d.T, d.HV, d.V});
-  p[Port::kG] = contiguous(wide_or_narrow(), {d.T, d.HO});
-  p[Port::kBeta] = contiguous(f64 || random.chance(0.5) ? io : kF32, {d.T, d.HO});
-  p[Port::kCuSeqlens] = contiguous(random.pick({DType::kInt32, DType::kInt64}), {d.N + 1});
-  if (p.options.safe_gate && random.chance(0.6)) {
-    p[Port::kALog] = contiguous(wide_or_narrow(), {d.HO});
-  }
-  if (p.options.safe_gate && random.chance(0.6)) {
-    p[Port::kDtBias] = contiguous(wide_or_narrow(), {d.HO});
-  }
-  if (random.chance(0.5)) {
-    p[Port::kInitialState] = contiguous(wide_or_narrow(), {d.N, d.HO, d.V, d.K});
+  for (const PortSpec& spec : ports(p.op)) {
+    const bool parameter = spec.port == Port::kALog || spec.port == Port::kDtBias;
+    const bool legal = !parameter || p.options.safe_gate || p.op == Op::kMamba2;
+    const bool optional = spec.role == Role::kOptional && spec.port != Port::kStateIndices &&
+                          legal && random.chance(0.55);
+    if (spec.role != Role::kInput && !optional) continue;
+    const bool other = spec.other.rank > 0 && random.chance(0.5);
+    p[spec.port] = describe(other ? spec.other : spec, d, random_dtype(spec.kind, io, random));
   }
 }
 
@@ -111,17 +147,9 @@ void add_outputs(Problem& p, const Dims& d, DType io, Random& random) {
   }
   if (random.chance(0.9)) p[Port::kDO] = o;
   if (random.chance(0.5)) p[Port::kDFinalState] = final_state;
-  const auto add_gradient = [&](Port gradient, Port primal) {
-    if (random.chance(0.85)) p[gradient] = p[primal];  // absent as its primal may be
-  };
-  add_gradient(Port::kDQ, Port::kQ);
-  add_gradient(Port::kDK, Port::kK);
-  add_gradient(Port::kDV, Port::kV);
-  add_gradient(Port::kDG, Port::kG);
-  add_gradient(Port::kDBeta, Port::kBeta);
-  add_gradient(Port::kDALog, Port::kALog);
-  add_gradient(Port::kDDtBias, Port::kDtBias);
-  add_gradient(Port::kDInitialState, Port::kInitialState);
+  for (const PortSpec& spec : ports(p.op)) {  // absent as its primal may be
+    if (spec.role == Role::kGradient && random.chance(0.85)) p[spec.port] = p[spec.primal];
+  }
 }
 
 // What is part of the contract and declined by every engine.
@@ -139,8 +167,13 @@ void add_unsupported(Problem& p, const Dims& d, Random& random) {
 
 }  // namespace
 
+bool is_gradient(Port port) {
+  return (index(port) >= index(Port::kDQ) && index(port) <= index(Port::kDInitialState)) ||
+         index(port) >= index(Port::kDW);
+}
+
 bool is_written(Port port) {
-  return port == Port::kO || port == Port::kFinalState || index(port) >= index(Port::kDQ);
+  return port == Port::kO || port == Port::kFinalState || is_gradient(port);
 }
 
 bool is_overwritten(const Problem& problem, Port port) {
@@ -149,17 +182,20 @@ bool is_overwritten(const Problem& problem, Port port) {
 
 Problem random_problem(Random& random) {
   Problem p;
+  p.op = static_cast<Op>(random.between(0, kOpCount - 1));
   p.pass = random.chance(0.5) ? Pass::kForward : Pass::kBackward;
-  p.options = random_options(random);
+  const Dims dims = random_dims(p.op, random);
+  p.options = random_options(p.op, dims, random);
   p.requires_gradient = random.chance(0.2);
   p.threads = random.chance(0.2) ? static_cast<std::int32_t>(random.between(0, 3)) : 1;
-  const Dims dims = random_dims(random);
   const DType io = random.chance(0.15) ? kF64 : random.pick({kF32, kBf16, kF16});
   add_inputs(p, dims, io, random);
   add_outputs(p, dims, io, random);
   if (random.chance(0.2)) p.options.checkpoint_dtype = random.pick({kF32, io});
   if (random.chance(0.4)) {
-    p.plan_name = io == kF64 || random.chance(0.5) ? "gdn_reference" : "gdn_cpu";
+    const bool reference = io == kF64 || random.chance(0.5);
+    p.plan_name =
+        std::string(text::name_in(text::kVariants, p.op)) + (reference ? "_reference" : "_cpu");
   }
   if (random.chance(0.05)) add_unsupported(p, dims, random);
   for (int port = 0; port < kPortCount; ++port) {

@@ -12,6 +12,7 @@
 #include "deltaworks/status.h"
 #include "deltaworks/text.h"
 #include "memory.h"
+#include "problem/ports.h"
 #include "problem/rules.h"
 #include "random_problem.h"
 
@@ -70,7 +71,7 @@ void require_round_trip(const Problem& problem) {
 // for the other's.
 Problem neighbour(Problem p, Random& random) {
   Options& o = p.options;
-  switch (random.between(0, 6)) {
+  switch (random.between(0, 9)) {
     case 0:
       o.scale = o.scale.value_or(1) + 0.5;
       break;
@@ -89,6 +90,15 @@ Problem neighbour(Problem p, Random& random) {
     case 5:
       o.gate_domain = o.gate_domain == GateDomain::kLog ? GateDomain::kLinear : GateDomain::kLog;
       break;
+    case 6:
+      o.num_householder += 1;
+      break;
+    case 7:
+      o.dt_min += 0.125;
+      break;
+    case 8:
+      o.gate_lower_bound = o.gate_lower_bound.value_or(-5) - 1;
+      break;
     default:
       p[Port::kG].stride[0] += 1;
   }
@@ -105,7 +115,7 @@ void require_outputs(const Problem& problem, const CallMemory& before, const Cal
   for (int i = 0; i < kPortCount; ++i) {
     const auto port = static_cast<Port>(i);
     if (!problem.has(port)) continue;
-    const std::string tensor = name(port);
+    const std::string tensor = name(problem.op, port);
     require(after[port].gaps_untouched(), "bytes around the elements of " + tensor + " changed");
     if (is_overwritten(problem, port)) continue;
     if (!is_written(port)) {
@@ -203,12 +213,12 @@ Outcome try_bad_data(const Problem& problem, Random& random, std::string& expect
   throw Broken("malformed data is executed: " + expected);
 }
 
-Outcome try_gate_domain(const Problem& problem) {
+Outcome try_word(const Problem& problem, bool domain) {
   const detail::CProblem c(problem);
   dw_problem changed = *c.get();
-  changed.gate_domain = "exponential";
+  (domain ? changed.gate_domain : changed.gate) = "exponential";
   const dw_status status = dw_validate(&changed, nullptr);
-  require(status != DW_OK, "gate_domain 'exponential' is valid");
+  require(status != DW_OK, "a gate or gate_domain 'exponential' is valid");
   return rejected(static_cast<Status>(status));
 }
 

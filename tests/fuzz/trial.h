@@ -26,7 +26,7 @@ Outcome try_problem(const Problem& problem, Random& random);
 // before anything is written. `expected` gets the name of the rule that the call breaks.
 Outcome try_bad_data(const Problem& problem, Random& random, std::string& expected);
 
-// A problem whose gate_domain is none, which only the C interface can say.
-Outcome try_gate_domain(const Problem& problem);
+// A problem whose gate_domain, or gate, is none, which only the C interface can say.
+Outcome try_word(const Problem& problem, bool domain);
 
 }  // namespace deltaworks::fuzz

@@ -26,6 +26,24 @@ def test_describes_the_call():
     assert problem.plan_name == "gdn_cpu"
 
 
+@pytest.mark.parametrize(
+    ("text", "op", "name", "shape"),
+    [
+        ("kda:fwd:bf16:N1T9H2HV4K16V8", "kimi_delta_attention", "g", (9, 4, 16)),
+        ("gdn2:fwd:bf16:N1T9H2HV4K16V8:w=bf16", "gated_delta_net_v2", "w", (9, 4, 8)),
+        ("gdp:fwd:bf16:N1T9H2K16V8:n=3", "gated_delta_product", "k", (27, 2, 16)),
+        ("gdp:fwd:bf16:N1T9H2K16V8:n=3:token_major", "gated_delta_product", "beta", (9, 3, 2)),
+        ("mamba2:fwd:bf16:N1T9H4G2P8S16", "mamba2", "B", (9, 2, 16)),
+        ("mamba2:fwd:bf16:N1T9H4G2P8S16:DP:z:dt_max=0.1", "mamba2", "D", (4, 8)),
+    ],
+)
+def test_describes_every_operation(text, op, name, shape):
+    problem = Problem(text)
+    assert (problem.op, str(problem)) == (op, text)
+    assert problem.tensors[name].shape == shape
+    assert Problem(str(problem)) == problem
+
+
 def test_describes_the_options():
     problem = Problem(
         "gdn:bwd:fp16:N2T9H2K3V5:linear:scale=0.25:state=bf16:final:-dk:q@999x40x2:device=cuda1"
@@ -98,7 +116,8 @@ def test_nobody_runs_it():
     ("text", "expected"),
     [
         ("", "expected VARIANT:PASS:IO:DIMS"),
-        ("kda:fwd:fp32:N1T1H1K1V1", "kda"),
+        ("gla:fwd:fp32:N1T1H1K1V1", "gla"),
+        ("gdp:fwd:fp32:N1T1H1K1V1", "n=STEPS"),
         ("gdn:fwd:fp32:N1T1H1K1V1:frobnicate", "frobnicate"),
         ("gdn:fwd:fp32:N1T1H1K1V1\0:l2norm", "NUL"),
         ("gdn:fwd:fp32:N1T1H1K600V1", "must be in 1..512, got 600"),

@@ -17,16 +17,28 @@ import pytest
 import torch
 
 import deltaworks as dw
+import deltaworks.numpy
+import deltaworks.ops
 from deltaworks import _library
-from deltaworks.numpy import gated_delta_net as numpy_forward
-from deltaworks.numpy import gated_delta_net_backward as numpy_backward
-from deltaworks.ops import gated_delta_net as torch_forward
 from test_dlpack_capsules import produce
 
 BUILD = Path(__file__).parents[2] / "build" / "dev-cpu"
 KINDS = {1: ValueError, 2: TypeError, 3: dw.NotSupportedError}
 OUTPUTS = {"o", "final_state", "dq", "dk", "dv", "dg", "dbeta", "da_log", "ddt_bias"}
-OUTPUTS.add("d_initial_state")
+OUTPUTS |= {"d_initial_state", "dw", "y", "dx", "ddt", "dA", "dB", "dC", "dD", "dz"}
+FLOWS = {"gated_delta_net": "dO", "mamba2": "dy"}
+# The options of each operation, beside those that all have.
+COMMON = ("batch_invariant", "output_final_state", "overwrite_initial_state")
+COMMON += ("checkpoint_every_n_tokens", "checkpoint_dtype", "plan_name")
+DELTA = ("scale", "use_qk_l2norm_in_kernel", "use_beta_sigmoid_in_kernel", "allow_neg_eigval")
+DELTA += ("safe_gate", "gate_domain")
+TAKEN = {
+    "gated_delta_net": DELTA,
+    "kimi_delta_attention": (*DELTA, "gate", "gate_lower_bound"),
+    "gated_delta_net_v2": (*DELTA, "gate", "gate_lower_bound", "beta_guard"),
+    "gated_delta_product": (*DELTA, "num_householder"),
+    "mamba2": ("dt_softplus", "dt_min", "dt_max"),
+}
 # A Python call cannot break these: it must name every required tensor, and outputs are described
 # and allocated by the binding.
 BINDINGS_OWN = {
@@ -37,6 +49,7 @@ BINDINGS_OWN = {
     "final_state_missing",
     "final_state_unasked",
     "memory",
+    "option_of_other",  # a signature has no such option
 }
 CUDA, METAL = 2, 8  # DLPack's numbers of devices
 PROCESS = {"threads"}  # of torch: its operators take torch's number
@@ -51,7 +64,7 @@ def table():
 def rows():
     """Rows about what a Python call passes."""
     for row in table()["rows"]:
-        subject = row["text"].removeprefix("gated_delta_net: ").split(" ")[0]
+        subject = row["text"].partition(": ")[2].split(" ")[0]
         if row["rule"] not in BINDINGS_OWN and subject not in OUTPUTS:
             yield row
 
@@ -77,7 +90,7 @@ def torch_rows():
 
 
 def label(row):
-    return f"{row['rule']}-{row['pass']}-{row['text'].removeprefix('gated_delta_net: ')}"
+    return f"{row['rule']}-{row['pass']}-{row['text']}"
 
 
 def by_row(of):
@@ -137,9 +150,16 @@ def arguments(row, make):
         if name == "cu_seqlens" and described["shape"] == [3]:
             values = row["offsets"] or [0, 5, 12]
         given[name] = make(described, values)
-    options["gate_domain"] = row["gate_domain"] or options["gate_domain"]
-    options["scale"] = None if options["scale"] is None else float(options["scale"])
-    return given, options
+    for word in ("gate_domain", "gate"):
+        options[word] = row[word] or options[word]
+    for number in ("scale", "gate_lower_bound", "dt_min", "dt_max"):
+        options[number] = None if options[number] is None else float(options[number])
+    taken = (*COMMON, *TAKEN[row["problem"]["op"]], "requires_gradient")
+    return given, {name: options[name] for name in taken}
+
+
+def operator(module, row, suffix=""):
+    return getattr(module, row["problem"]["op"] + suffix)
 
 
 def check(error, row):
@@ -158,11 +178,11 @@ def test_numpy_raises_what_the_table_says(row):
     options["threads"] = row["problem"]["threads"]
     if options["checkpoint_dtype"] is not None:
         options["checkpoint_dtype"] = numpy_dtype(options["checkpoint_dtype"])
-    call = numpy_forward
+    call = operator(deltaworks.numpy, row)
     if row["pass"] == "backward":
-        call = numpy_backward
+        call = operator(deltaworks.numpy, row, "_backward")
         options.pop("output_final_state")
-        given.setdefault("dO", None)
+        given.setdefault(FLOWS.get(row["problem"]["op"], "dO"), None)
     with pytest.raises(Exception) as info:
         call(**given, **options)
     check(info.value, row)
@@ -176,7 +196,7 @@ def test_torch_raises_what_the_table_says(row):
     if options.pop("requires_gradient"):
         given["g"].requires_grad_()
     with pytest.raises(Exception) as info:
-        torch_forward(**given, **options)
+        operator(deltaworks.ops, row)(**given, **options)
     check(info.value, row)
 
 
@@ -192,20 +212,19 @@ def test_every_rule_has_a_row_in_every_language():
     }
 
 
-def test_the_valid_calls_are_valid():
+@pytest.mark.parametrize("op", TAKEN)
+def test_the_valid_calls_are_valid(op):
     """The rows differ from them by what the row says."""
-    valid = table()["valid"]
-    for row in [{"problem": valid["forward"], "offsets": [], "gate_domain": None}]:
-        given, options = arguments(row, torch_tensor)
+    valid = table()["valid"][op]
+    row = {"problem": valid["forward"], "offsets": [], "gate_domain": None, "gate": None}
+    for module, make in ((deltaworks.ops, torch_tensor), (deltaworks.numpy, numpy_array)):
+        given, options = arguments(row, make)
         options.pop("requires_gradient")
-        o, final_state = torch_forward(**given, **options)
+        o, final_state = operator(module, row)(**given, **options)
         assert o.shape == (12, 4, 8) and final_state.shape == (2, 4, 8, 16)
-        given, options = arguments(row, numpy_array)
-        options.pop("requires_gradient")
-        o, final_state = numpy_forward(**given, **options)
-        assert o.shape == (12, 4, 8) and final_state.shape == (2, 4, 8, 16)
-    row = {"problem": valid["backward"], "offsets": [], "gate_domain": None}
+    row = row | {"problem": valid["backward"]}
     given, options = arguments(row, numpy_array)
     for name in ("requires_gradient", "output_final_state"):
         options.pop(name)
-    assert all(x is not None for x in numpy_backward(**given, **options))
+    gradients = operator(deltaworks.numpy, row, "_backward")(**given, **options)
+    assert all(x is not None for x in gradients)
