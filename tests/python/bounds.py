@@ -8,12 +8,16 @@ hides in an RMS. fp32 bounds follow the error that a plain fp32 token loop makes
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from deltaworks.testing import bounds as tolerances
 
 STATES = ("final_state", "initial_state")
-PARAMETERS = ("a_log", "dt_bias")
+GATE_PARAMETERS = ("a_log", "dt_bias", "A")
+PARAMETERS = (*GATE_PARAMETERS, "D")  # sums over all tokens
+GATES = ("g", "dt")
 OUTPUTS = tolerances.OUTPUTS
 
 
@@ -34,7 +38,7 @@ def bound(name, io_dtype, dtype):
     table = FORWARD if name in OUTPUTS else BACKWARD
     base = max(table[io_dtype], table[dtype])
     narrow = base > table[torch.float32]
-    if narrow and (name in PARAMETERS or (name == "g" and dtype == torch.bfloat16)):
+    if narrow and (name in GATE_PARAMETERS or (name in GATES and dtype == torch.bfloat16)):
         return GATE_SUM
     return base
 
@@ -47,7 +51,7 @@ def assert_close(problem, got, reference, loop=None):
 
 def assert_tensor_close(problem, name, value, reference, loop):
     ref = reference[name]
-    io_dtype = problem.inputs["q"].dtype
+    io_dtype = problem.inputs[roles(problem.inputs)[0]].dtype
     base = bound(name, io_dtype, value.dtype)
     follows_loop = base in (FORWARD[torch.float32], BACKWARD[torch.float32])
     assert value.shape == ref.shape, f"{name}: {tuple(value.shape)} != {tuple(ref.shape)}"
@@ -56,7 +60,7 @@ def assert_tensor_close(problem, name, value, reference, loop):
         return
 
     floor = VANISHED.get(value.dtype, UNDERFLOW)
-    rows = gate_scale(problem, reference) if name == "g" else None
+    rows = gate_scale(problem, reference) if name in GATES else None
     scale = rms(ref) if rows is None else max(rms(ref), GATE_FLOOR * rms(rows))
     if name not in problem.may_vanish:
         assert scale > NOT_TINY, f"{name}: RMS of the reference is {scale:.1e}, nothing is tested"
@@ -110,17 +114,37 @@ def group_rms(problem, name, x):
     spans = [(a, b) for a, b in zip(offsets, offsets[1:], strict=False) if b > a]
     if not spans:
         return x.new_zeros(0, x.shape[1]), x.new_zeros(0, x.shape[1])
-    x = x.reshape(*x.shape[:2], -1)
+    x = by_token(problem, name, x)
     means = torch.stack([x[a:b].square().mean((0, 2)) for a, b in spans])
     sizes = torch.tensor([(b - a) * x.shape[2] for a, b in spans]).double()
     return means.sqrt(), sizes[:, None].expand_as(means)
 
 
+def roles(inputs):
+    """Names of the inputs that act as q, k and g in the recurrence."""
+    return ("C", "B", "dt") if "C" in inputs else ("q", "k", "g")
+
+
+def by_token(problem, name, x):
+    """[T, heads, numbers of a token and head] of an input or output with rows by token; sub-steps
+    count as one token's."""
+    q, k = (problem.inputs[role] for role in roles(problem.inputs)[:2])
+    token_major = k.dim() == 4
+    steps = k.shape[1] if token_major else len(k) // max(len(q), 1)
+    if steps > 1 or token_major:
+        if name in ("k", "v"):
+            x = x.reshape(len(q), steps, *x.shape[-2:]).transpose(1, 2)
+        elif name == "beta":
+            x = x.reshape(len(q), steps, x.shape[-1]).transpose(1, 2)
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+
+
 def gate_scale(problem, reference):
     """[T, HO]: sum_d |q_d dq_d| + |k_d dk_d|, whose difference a gate gradient is."""
-    heads = problem.inputs["g"].shape[1]
-    total = 0
-    for name in ("q", "k"):
-        row = (problem.inputs[name].double() * reference[name]).abs().sum(-1)
+    q, k, g = roles(problem.inputs)
+    heads, total = problem.inputs[g].shape[1], 0
+    for name in (q, k):
+        row = (problem.inputs[name].double() * reference[name]).abs()
+        row = by_token(problem, name, row).sum(-1)
         total = total + row.repeat_interleave(heads // row.shape[1], 1)
     return total

@@ -7,17 +7,16 @@ which says what gates, keys and betas look like. pairs() covers every pair of th
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import torch
 
+from draws import DTYPES, SAFE, Draw, delta_inputs, mamba2_inputs
+from operations import OPERATIONS
 from pairwise import cover
 
-DTYPES = {
-    "fp64": torch.float64,
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-}
+__all__ = ["AXES", "DIMS", "DTYPES", "HEADS", "LENGTHS", "REGIMES", "Case", "Problem"]
+__all__ += ["axes_of", "build", "every_operation", "pairs", "valid"]
 REGIMES = (
     "moderate",
     "weak",
@@ -30,7 +29,6 @@ REGIMES = (
     "zero_rows",
     "linear",
 )
-SAFE = ("safe", "safe_bound")
 LENGTHS = (
     (1,),
     (15,),
@@ -68,6 +66,43 @@ AXES = {
     "scale": (None, 0.3),
     "offsets": (torch.int32, torch.int64),
 }
+# What the other operations change of AXES; fewer values of what gated_delta_net covers already.
+FEWER = {
+    "lengths": (*((n,) for n in (1, 15, 16, 17, 63, 64, 65)), (7, 0, 18, 0), (33, 1, 31)),
+    "heads": ((1, 1, 1), (2, 2, 4), (4, 1, 1), (2, 4, 4)),
+    "K": (1, 16, 33, 64),
+    "V": (1, 16, 40),
+}
+CHANNELS = {
+    "regime": (*REGIMES, "slow_fast"),
+    "kind": ("default", "softplus", "bounded"),
+}
+OWN_AXES = {
+    "gdn": {},
+    "kda": {**FEWER, **CHANNELS},
+    "gdn2": {**FEWER, **CHANNELS, "w": ("fp32", "io"), "guard": (False, True)},
+    "gdp": {
+        **FEWER,
+        "lengths": ((1,), (5,), (16,), (22,), (32,), (33,), (7, 0, 18, 0), (11, 1, 31)),
+        "steps": (1, 2, 3),
+        "token_major": (False, True),
+    },
+    "mamba2": {
+        **FEWER,
+        "heads": ((1, 1, 1), (1, 1, 4), (2, 2, 4), (3, 3, 3)),
+        "regime": ("moderate", "weak", "strong", "resets", "repeated", "zero_rows", "slow_fast"),
+        "beta": ("fp32",),
+        "sigmoid": ("no",),
+        "l2norm": (False,),
+        "scale": (None,),
+        "a_log": ("fp32", "bf16", "fp16"),
+        "D": (None, "head", "channel"),
+        "skip": ("fp32", "bf16", "fp16"),
+        "z": (False, True),
+        "dt_softplus": (True, False),
+        "clamp": ((0.0, None), (0.0, 0.5), (0.1, 0.4)),
+    },
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,17 +119,50 @@ class Case:
     final: bool = True  # a gradient flows into final_state
     regime: str = "moderate"
     sigmoid: str = "no"
-    a_log: str | None = None
+    a_log: str | None = None  # Mamba-2: A
     dt_bias: str | None = None
     l2norm: bool = True
     scale: float | None = None
     offsets: torch.dtype = torch.int64
     seed: int = 0
+    op: str = "gdn"
+    kind: str = "default"  # a channel gate's: "softplus", or "bounded" by another bound
+    w: str = "fp32"
+    guard: bool = False
+    steps: int = 1  # sub-steps a token
+    token_major: bool = False  # k, v, beta are [T, steps, ...]
+    D: str | None = None  # "head" or "channel"
+    skip: str = "fp32"  # D's dtype
+    z: bool = False
+    dt_softplus: bool = True
+    clamp: tuple[float, float | None] = (0.0, None)
+
+    @property
+    def operation(self):
+        return OPERATIONS[self.op]
+
+    @property
+    def tokens(self):
+        return sum(self.lengths) + self.tail
+
+    @property
+    def out_heads(self):
+        return max(self.heads[0], self.heads[2])
+
+    @property
+    def softplus_gate(self):
+        return not self.operation.per_channel or self.kind == "softplus"
+
+    def dtype_of(self, name):
+        """Of beta or w, which may be "io"."""
+        dtype = getattr(self, name)
+        return DTYPES[self.io if dtype == "io" else dtype]
 
     def __str__(self):
         lengths = "_".join(map(str, self.lengths[:4])) + ("_etc" if len(self.lengths) > 4 else "")
         heads = "".join(map(str, self.heads))
-        return f"{self.regime}-{self.io}-L{lengths}-H{heads}-K{self.K}-V{self.V}"
+        name = f"{self.regime}-{self.io}-L{lengths}-H{heads}-K{self.K}-V{self.V}"
+        return name if self.op == "gdn" else f"{self.op}-{name}"
 
 
 @dataclasses.dataclass
@@ -106,17 +174,25 @@ class Problem:
     d_final: torch.Tensor | None
 
     @property
+    def op(self):
+        return self.case.operation
+
+    @property
     def may_vanish(self):
         """Names of results that this problem may make tiny: nothing reaches them by its nature."""
         case, names = self.case, set()
+        rest = set(self.op.differentiable) - {"initial_state", self.op.v}
+        gate = {self.op.g, *self.op.parameters}
         if case.regime in ("strong", "resets", "linear", *SAFE):
             names.add("initial_state")
         if case.state is None and max(case.lengths, default=0) <= 1:
-            names.update(("g", "a_log", "dt_bias"))
+            names |= gate
+        if case.op == "gdn2" and (case.V == 1 or case.regime == "strong"):
+            names.add("beta")  # each channel's part is small
         if sum(case.lengths) == 1:  # single numbers, which may happen to be small
-            names.update(("q", "k", "g", "beta", "a_log", "dt_bias"))
+            names |= rest
         if sum(case.lengths) == 0:
-            names.update(("o", "q", "k", "v", "g", "beta", "a_log", "dt_bias"))
+            names |= {"o", self.op.v} | rest
             if case.state is None:
                 names.add("final_state")
         return names
@@ -124,45 +200,21 @@ class Problem:
 
 def build(case: Case) -> Problem:
     """The data of a case, drawn from its seed."""
-    rng = torch.Generator().manual_seed(case.seed)
-    io = DTYPES[case.io]
-    beta_dtype = io if case.beta == "io" else DTYPES[case.beta]
-    heads, key_heads, value_heads = case.heads
-    out_heads = max(heads, value_heads)
-    used, count = sum(case.lengths), len(case.lengths)
-    tokens = used + case.tail
-
-    def randn(*shape):
-        return torch.randn(*shape, generator=rng)
-
-    def rand(*shape):
-        return torch.rand(*shape, generator=rng)
-
-    q, k = randn(tokens, heads, case.K), keys(case, randn, tokens)
-    v = randn(tokens, value_heads, case.V)
-    if case.regime == "zero_rows":
-        q[1::3], k[2::3], v[3::4] = 0, 0, 0
-    g = gates(case, randn, rand, tokens, out_heads)
-    beta = betas(case, randn, rand, tokens, out_heads)
-    inputs = {
-        "q": q.to(io),
-        "k": k.to(io),
-        "v": v.to(io),
-        "g": g.to(DTYPES[case.gate]),
-        "beta": beta.to(beta_dtype),
-        "cu_seqlens": torch.tensor([0, *torch.tensor(case.lengths).cumsum(0)], dtype=case.offsets),
-    }
-    if case.a_log is not None:
-        # at the bound the amplitude is small enough for a state to survive
-        shift = -5.0 if case.regime == "safe_bound" else -1.0
-        inputs["a_log"] = (randn(out_heads) * 0.5 + shift).to(DTYPES[case.a_log])
-    if case.dt_bias is not None:
-        inputs["dt_bias"] = (randn(out_heads) * 0.5).to(DTYPES[case.dt_bias])
+    draw = Draw(case)
+    inputs = (mamba2_inputs if case.op == "mamba2" else delta_inputs)(case, draw)
     state = DTYPES[case.state or ("fp64" if case.io == "fp64" else "fp32")]
-    state_shape = (count, out_heads, case.V, case.K)
+    state_shape = (len(case.lengths), case.out_heads, case.V, case.K)
     if case.state is not None:
-        inputs["initial_state"] = (randn(*state_shape) * 0.5).to(state)
+        inputs["initial_state"] = (draw.randn(*state_shape) * 0.5).to(state)
+    d_final = (draw.randn(*state_shape) * 0.5).to(state) if case.final else None
+    d_o = draw.randn(case.tokens, case.out_heads, case.V).to(DTYPES[case.io])
+    return Problem(case, inputs, options_of(case), d_o, d_final)
 
+
+def options_of(case):
+    if case.op == "mamba2":
+        low, high = case.clamp
+        return {"dt_softplus": case.dt_softplus, "dt_min": low, "dt_max": high}
     options = {"use_qk_l2norm_in_kernel": case.l2norm}
     if case.scale is not None:
         options["scale"] = case.scale
@@ -173,74 +225,64 @@ def build(case: Case) -> Problem:
         options["safe_gate"] = True
     if case.regime == "linear":
         options["gate_domain"] = "linear"
-    d_final = (randn(*state_shape) * 0.5).to(state) if case.final else None
-    return Problem(case, inputs, options, randn(tokens, out_heads, case.V).to(io), d_final)
+    if case.kind == "softplus":
+        options["gate"] = "softplus"
+    if case.kind == "bounded":
+        options["gate_lower_bound"] = -2.5
+    if case.guard:
+        options["beta_guard"] = True
+    if case.op == "gdp":
+        options["num_householder"] = case.steps
+    return options
 
 
-def keys(case, randn, tokens):
-    key_heads = case.heads[1]
-    k = randn(tokens, key_heads, case.K)
-    if case.regime == "repeated":  # the even rows equal, the odd ones nearly
-        k = k[:1] + 1e-3 * k * (torch.arange(tokens) % 2)[:, None, None]
-    if case.regime == "raw":  # one long key, over and over: the state expands
-        return k[:1] + 0.1 * k
-    if not case.l2norm:
-        k = k / k.norm(dim=-1, keepdim=True)
-    return k
-
-
-def gates(case, randn, rand, tokens, heads):
-    shape = (tokens, heads)
-    if case.regime in ("weak", "repeated"):
-        return torch.zeros(shape)
-    if case.regime == "beta_two":
-        return -0.02 * rand(*shape) * (rand(*shape) < 0.5)
-    if case.regime == "strong":
-        return -30 * rand(*shape)
-    if case.regime == "resets":
-        g = -0.05 * rand(*shape)
-        kind = rand(*shape)
-        g[kind < 0.06] = -1e4
-        g[kind < 0.03] = -torch.inf
-        return g
-    if case.regime == "safe_bound":  # weak ones, and others about softplus's switch at 20
-        choice = torch.tensor([-6.0, -4.0, -2.0, 19.5, 19.99, 20.0, 20.5, 40.0])
-        return choice[(rand(*shape) * len(choice)).long()]
-    if case.regime == "linear":
-        choice = torch.tensor([0.0, 1e-6, 1e-3, 1.0, 1.0, 1.0, 0.9, 0.99])
-        return choice[(rand(*shape) * len(choice)).long()]
-    return randn(*shape) if case.regime == "safe" else -rand(*shape)
-
-
-def betas(case, randn, rand, tokens, heads):
-    shape = (tokens, heads)
-    if case.sigmoid != "no":
-        return 2 * randn(*shape) + (2.0 if case.regime == "beta_two" else 0.0)
-    if case.regime == "repeated":
-        return torch.ones(shape)
-    if case.regime == "beta_two":
-        return torch.where(rand(*shape) < 0.3, 2.0, 2 * rand(*shape))
-    return rand(*shape)
-
-
-def valid(row, budget=1.2e7):
+def valid(row, budget=1.2e7, op="gdn"):
     """Whether a partial row of AXES makes sense; `budget` bounds the reference's state elements."""
     regime, sigmoid, l2norm = (row.get(name) for name in ("regime", "sigmoid", "l2norm"))
-    if regime is not None and regime not in SAFE and (row.get("a_log") or row.get("dt_bias")):
-        return False
-    if regime == "repeated" and (l2norm is False or sigmoid in ("sigmoid", "doubled")):
+    delta = op != "mamba2"
+    if regime is not None and regime not in SAFE and delta:
+        if row.get("a_log") or row.get("dt_bias") or row.get("kind", "default") != "default":
+            return False
+    if regime == "repeated" and delta and (l2norm is False or sigmoid in ("sigmoid", "doubled")):
         return False
     if regime == "beta_two" and (l2norm is True or sigmoid == "sigmoid"):
         return False
+    if row.get("guard") and (l2norm is False or regime == "beta_two"):
+        return False
     # a normalised scalar key is +-1: its gradient cancels to nothing
-    if row.get("K") == 1 and (l2norm is True or regime == "repeated"):
+    if row.get("K") == 1 and (l2norm is True or (regime == "repeated" and delta)):
+        return False
+    if row.get("K") == 1 and regime == "slow_fast" and delta:
+        return False
+    if row.get("D", "head") is None and row.get("skip", "fp32") in ("bf16", "fp16"):
+        return False
+    # a clamped step neither resets nor has a gradient
+    if regime == "resets" and row.get("clamp", (0.0, None)) != (0.0, None):
         return False
     heads = row.get("heads", (1, 1, 1))
-    size = sum(row.get("lengths", (1,))) * max(heads[0], heads[2])
+    if op == "mamba2" and (heads[0] != heads[1] or heads[0] > heads[2]):
+        return False
+    size = sum(row.get("lengths", (1,))) * row.get("steps", 1) * max(heads[0], heads[2])
     return size * row.get("K", 1) * row.get("V", 1) <= budget
 
 
-def pairs(**fixed):
+def axes_of(op):
+    return {**AXES, **OWN_AXES[op]}
+
+
+def pairs(op="gdn", **fixed):
     """Cases that cover every valid pair of axis values (`fixed` narrows axes to given values)."""
-    rows = cover({**AXES, **fixed}, valid)
-    return [Case(**row, seed=i) for i, row in enumerate(rows)]
+    axes = {**axes_of(op), **fixed}
+    rows = cover(axes, functools.partial(valid, op=op))
+    return [Case(**row, seed=i, op=op) for i, row in enumerate(rows)]
+
+
+def every_operation(**fixed):
+    """pairs() of all operations; each takes those of the `fixed` axes that it has."""
+    return [
+        case
+        for op in OPERATIONS
+        for case in pairs(
+            op, **{axis: x for axis, x in fixed.items() if len(axes_of(op).get(axis, ())) > 1}
+        )
+    ]

@@ -1,33 +1,47 @@
-"""Runs the operator on a problem and collects its results by name, as oracle.run does."""
+"""Runs a problem's operator and collects its results by name, as oracle.run does."""
 
 from __future__ import annotations
 
 import torch
 
 from deltaworks import ops
-from oracle import DIFFERENTIABLE
 
 CPU = "gdn_cpu"
 
 
-def run(problem, plan_name=CPU, backward=True, executed=None, **changes):
+def plan_of(problem, engine):
+    """The plan of `engine` ("cpu", "reference") for the problem's operation; a plan's own name, and
+    None, as they are."""
+    return f"{problem.op.prefix}_{engine}" if engine and "_" not in engine else engine
+
+
+def leaves_of(problem, requires_grad=(), **changes):
+    """The differentiable inputs, detached, with the inputs' own strides."""
+    inputs = {**problem.inputs, **changes}
+    names = [name for name in problem.op.differentiable if name in inputs]
+    return {name: inputs[name].detach().requires_grad_(name in requires_grad) for name in names}
+
+
+def call(problem, leaves, plan_name="cpu", executed=None, **options):
+    """The operator's outputs on `leaves`, with output_final_state; asserts the executed plan."""
+    plan_name = plan_of(problem, plan_name)
+    arguments = {"output_final_state": True, **problem.options, **options}
+    arguments.setdefault("cu_seqlens", problem.inputs["cu_seqlens"])
+    outputs = getattr(ops, problem.op.name)(**leaves, plan_name=plan_name, **arguments)
+    assert ops.last_plan() == (plan_name or executed)
+    return outputs
+
+
+def run(problem, plan_name="cpu", backward=True, executed=None, **changes):
     """Outputs and, with `backward`, gradients; asserts in both passes which plan was executed.
 
-    `changes` replaces inputs. Leaves keep the inputs' own strides. `executed` is the plan expected
-    where none is pinned.
+    `changes` replaces inputs. `plan_name` may be an engine's. `executed` is the plan expected where
+    none is pinned.
     """
     inputs = {**problem.inputs, **changes}
-    leaves = {name: inputs[name].detach() for name in DIFFERENTIABLE if name in inputs}
-    for leaf in leaves.values():
-        leaf.requires_grad_(backward)
-    o, final_state = ops.gated_delta_net(
-        **leaves,
-        cu_seqlens=inputs["cu_seqlens"],
-        output_final_state=True,
-        plan_name=plan_name,
-        **problem.options,
-    )
-    assert ops.last_plan() == (plan_name or executed)
+    wanted = problem.op.differentiable if backward else ()
+    leaves = leaves_of(problem, wanted, **changes)
+    o, final_state = call(problem, leaves, plan_name, executed, cu_seqlens=inputs["cu_seqlens"])
     results = {"o": o.detach(), "final_state": final_state.detach()}
     if backward:
         outputs, flows = [o], [problem.d_o]
@@ -35,7 +49,7 @@ def run(problem, plan_name=CPU, backward=True, executed=None, **changes):
             outputs.append(final_state)
             flows.append(problem.d_final)
         grads = torch.autograd.grad(outputs, list(leaves.values()), flows)
-        assert ops.last_plan() == (plan_name or executed)
+        assert ops.last_plan() == (plan_of(problem, plan_name) or executed)
         results.update(zip(leaves, grads, strict=True))
         for name, grad in zip(leaves, grads, strict=True):
             assert grad.dtype == inputs[name].dtype and grad.shape == inputs[name].shape, name

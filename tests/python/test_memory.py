@@ -1,5 +1,6 @@
 """What a call allocates: its outputs and its plan's workspace, whatever the inputs' strides."""
 
+import dataclasses
 import os
 
 import pytest
@@ -9,10 +10,17 @@ from torch.profiler import ProfilerActivity, profile
 import layouts
 from cases import Case, build
 from deltaworks import ops
-from oracle import DIFFERENTIABLE
-from run_op import CPU
+from operations import OPERATIONS
+from run_op import call, leaves_of
 
 CASE = Case(lengths=(100, 0, 157), tail=3, heads=(2, 2, 4), K=48, V=40)
+OWN = {
+    "gdn": {},
+    "kda": {},
+    "gdn2": {"guard": True},
+    "gdp": {"steps": 2, "token_major": True},
+    "mamba2": {"D": "head", "z": True},
+}
 
 
 def zero_strides(x):
@@ -41,23 +49,16 @@ def size(tensors):
     "layout", [contiguous, *layouts.ALL, zero_strides], ids=lambda f: f.__name__
 )
 @pytest.mark.parametrize("io", ["fp32", "bf16"])
-def test_a_call_allocates_its_outputs_and_its_workspace(io, layout):
-    problem = build(Case(**{**vars(CASE), "io": io}))
-    leaves = {
-        name: layout(problem.inputs[name]).detach().requires_grad_()
-        for name in DIFFERENTIABLE
-        if name in problem.inputs
-    }
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_call_allocates_its_outputs_and_its_workspace(op, io, layout):
+    problem = build(dataclasses.replace(CASE, io=io, op=op, **OWN[op]))
+    tensors = problem.inputs
+    problem.inputs = {n: x if n == "cu_seqlens" else layout(x) for n, x in tensors.items()}
+    leaves = leaves_of(problem, problem.op.differentiable)
     flows = [layout(problem.d_o), layout(problem.d_final)]
 
     def forward():
-        return ops.gated_delta_net(
-            **leaves,
-            cu_seqlens=problem.inputs["cu_seqlens"],
-            output_final_state=True,
-            plan_name=CPU,
-            **problem.options,
-        )
+        return call(problem, leaves)
 
     forward()  # plans and pools are made once
     outputs, total = allocated_by(forward)
@@ -77,11 +78,13 @@ def test_the_measure_sees_a_copy():
     assert total == 4000
 
 
-def test_a_backward_allocates_the_wanted_gradients_only():
-    problem = build(CASE)
-    beta = problem.inputs["beta"].clone().requires_grad_()
-    o, _ = ops.gated_delta_net(**{**problem.inputs, "beta": beta}, plan_name=CPU, **problem.options)
-    (grad,), total = allocated_by(lambda: torch.autograd.grad(o, beta, problem.d_o))
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_backward_allocates_the_wanted_gradients_only(op):
+    problem = build(dataclasses.replace(CASE, op=op, **OWN[op]))
+    name = "dt" if op == "mamba2" else "beta"
+    leaves = leaves_of(problem, [name])
+    o, _ = call(problem, leaves, output_final_state=False)
+    (grad,), total = allocated_by(lambda: torch.autograd.grad(o, leaves[name], problem.d_o))
     assert total == size([grad]) + ops.workspace_bytes()
 
 

@@ -12,9 +12,8 @@ import torch
 import layouts
 from cases import DTYPES
 from deltaworks import _library
-from deltaworks.numpy import gated_delta_net, gated_delta_net_backward
-from oracle import DIFFERENTIABLE
-from run_op import CPU, same_bits
+from deltaworks import numpy as operators
+from run_op import plan_of, same_bits
 
 
 def to_numpy(x):
@@ -33,23 +32,32 @@ def to_torch(x):
     return torch.from_numpy(x)
 
 
-def run(problem, plan_name=CPU, executed=None, convert=to_numpy, backward=True, **options):
+def gradient_of(name):
+    return "d_initial_state" if name == "initial_state" else "d" + name
+
+
+def run(problem, plan_name="cpu", executed=None, convert=to_numpy, backward=True, **options):
     """Outputs and gradients by name, as run_op.run; asserts which plan ran in both passes.
 
     `convert` makes each of the problem's tensors an argument of the operator.
     """
     inputs = {name: convert(x) for name, x in problem.inputs.items()}
+    name = problem.op.name
+    forward, backward_of = (getattr(operators, name + suffix) for suffix in ("", "_backward"))
+    plan_name = plan_of(problem, plan_name)
     options = {"plan_name": plan_name, "output_final_state": True, **problem.options, **options}
-    o, final_state = gated_delta_net(**inputs, **options)
+    o, final_state = forward(**inputs, **options)
     assert _library.last_plan() == (plan_name or executed)
     results = {"o": to_torch(o), "final_state": to_torch(final_state)}
     if backward:
-        flows = {"dO": convert(problem.d_o)}
+        flows = {{"o": "dO", "y": "dy"}[problem.op.output]: convert(problem.d_o)}
         if problem.d_final is not None:
             flows["d_final_state"] = convert(problem.d_final)
-        gradients = gated_delta_net_backward(**inputs, **flows, **options)
+        gradients = backward_of(**inputs, **flows, **options)
         assert _library.last_plan() == (plan_name or executed)
-        for name, gradient in zip(DIFFERENTIABLE, gradients, strict=True):
+        assert len(gradients) == len(problem.op.differentiable)
+        for name in problem.op.differentiable:
+            gradient = getattr(gradients, gradient_of(name))
             assert (gradient is None) == (name not in inputs), name
             if gradient is not None:
                 results[name] = to_torch(gradient)

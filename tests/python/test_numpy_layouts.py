@@ -23,6 +23,10 @@ CASES = [
         state="bf16",
     ),
     Case(lengths=(33, 2), heads=(6, 2, 2), io="fp16", regime="safe", a_log="fp32", dt_bias="fp16"),
+    Case(heads=(2, 2, 4), regime="safe", dt_bias="fp32", op="kda"),
+    Case(heads=(2, 2, 4), io="bf16", w="io", guard=True, op="gdn2"),
+    Case(heads=(2, 2, 4), tail=3, steps=2, token_major=True, op="gdp"),
+    Case(heads=(2, 2, 4), io="fp16", D="channel", z=True, tail=3, op="mamba2"),
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -112,7 +116,7 @@ def test_zero_strides_agree_with_copies(case, axis):
         return np.broadcast_to(first, x.shape)
 
     problem = build(case)
-    assert 0 in broadcast(problem.inputs["q"]).strides
+    assert 0 in broadcast(problem.inputs[problem.op.q]).strides
     expected = run(problem, convert=lambda x: broadcast(x).copy())
     assert_same_bits(run(problem, convert=broadcast), expected)
 

@@ -8,7 +8,10 @@ import pytest
 
 from cases import Case, build
 from deltaworks import _library
+from deltaworks import numpy as operators
 from deltaworks.numpy import gated_delta_net, gated_delta_net_backward
+from operations import OPERATIONS
+from test_memory import OWN
 from test_numpy_kit import to_numpy
 from test_numpy_layouts import ALL
 
@@ -38,7 +41,8 @@ def arguments(layout, **options):
     case = Case(lengths=(2000, 0, 1450), tail=3, heads=(2, 2, 4), K=48, V=40, **options)
     problem = build(case)
     inputs = {name: layout(x) for name, x in problem.inputs.items()} | problem.options
-    return inputs, {"dO": layout(problem.d_o), "d_final_state": layout(problem.d_final)}
+    flow = {"o": "dO", "y": "dy"}[problem.op.output]
+    return inputs, {flow: layout(problem.d_o), "d_final_state": layout(problem.d_final)}
 
 
 def check(function, results):
@@ -49,11 +53,14 @@ def check(function, results):
 
 @pytest.mark.parametrize("layout", [*ALL, zero_strides], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("io", ["fp32", "bf16"])
-def test_a_call_allocates_its_outputs_and_its_workspace(io, layout):
-    inputs, flows = arguments(layout, io=io)
-    check(lambda: gated_delta_net(**inputs, output_final_state=True), lambda got: got)
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_call_allocates_its_outputs_and_its_workspace(op, io, layout):
+    inputs, flows = arguments(layout, io=io, op=op, **OWN[op])
+    name = OPERATIONS[op].name
+    forward, backward = (getattr(operators, name + suffix) for suffix in ("", "_backward"))
+    check(lambda: forward(**inputs, output_final_state=True), lambda got: got)
     check(
-        lambda: gated_delta_net_backward(**inputs, **flows),
+        lambda: backward(**inputs, **flows),
         lambda got: [x for x in got if x is not None],
     )
 

@@ -7,8 +7,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import deltaworks.numpy
 import layouts
 from cases import Case, build
-from deltaworks.ops import gated_delta_net, last_plan, workspace_bytes
-from run_op import CPU, run, same_bits
+from deltaworks import ops
+from deltaworks.ops import last_plan, workspace_bytes
+from run_op import plan_of, run, same_bits
 from test_dlpack_capsules import FLOAT, produce
 from test_memory import allocated_by, size
 from test_numpy_kit import to_numpy, to_torch
@@ -19,7 +20,14 @@ CASES = [
     Case(lengths=(40, 5), heads=(4, 4, 1), K=64, V=64, io="bf16", state="bf16"),
     Case(lengths=(0, 33), heads=(6, 2, 2), io="fp16", state="fp16", regime="safe"),
 ]
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
+SHAPE = {"lengths": (17, 0, 30), "tail": 3, "heads": (2, 2, 4), "K": 33, "V": 20}
+OTHERS = [
+    Case(op="kda", **SHAPE),
+    Case(op="gdn2", io="bf16", state="fp16", **SHAPE),
+    Case(op="gdp", steps=2, token_major=True, **SHAPE),
+    Case(op="mamba2", D="head", z=True, io="bf16", state="bf16", **SHAPE),
+]
+every_case = pytest.mark.parametrize("case", CASES + OTHERS, ids=str)
 EAGER = "no compiler"
 
 
@@ -28,8 +36,8 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
-def overwrite(inputs, options, **changes):
-    return gated_delta_net(**inputs, **options, **changes, overwrite_initial_state=True)
+def overwrite(inputs, options, op="gated_delta_net", **changes):
+    return getattr(ops, op)(**inputs, **options, **changes, overwrite_initial_state=True)
 
 
 def through(backend, function):
@@ -43,10 +51,11 @@ def with_state(problem, state):
 
 
 @pytest.mark.parametrize("layout", [torch.clone, *layouts.ALL], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("plan_name", [CPU, "gdn_reference"])
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
 @every_case
-def test_a_tensor_takes_the_final_states(case, plan_name, layout):
+def test_a_tensor_takes_the_final_states(case, engine, layout):
     problem = build(case)
+    plan_name = plan_of(problem, engine)
     expected = run(problem, plan_name, backward=False)
     state = layout(problem.inputs["initial_state"])
     version = state._version
@@ -55,6 +64,7 @@ def test_a_tensor_takes_the_final_states(case, plan_name, layout):
         o, final_state = overwrite(
             with_state(problem, state),
             problem.options,
+            problem.op.name,
             output_final_state=asked,
             plan_name=plan_name,
         )
@@ -65,11 +75,15 @@ def test_a_tensor_takes_the_final_states(case, plan_name, layout):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-@every_case
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_compiled_graph_overwrites_its_callers_tensor(case, backend):
     problem = build(case)
     expected = run(problem, backward=False)
-    call = through(backend, lambda inputs: overwrite(inputs, problem.options, plan_name=CPU))
+    plan_name = plan_of(problem, "cpu")
+    call = through(
+        backend,
+        lambda inputs: overwrite(inputs, problem.options, problem.op.name, plan_name=plan_name),
+    )
     for layout in (torch.clone, layouts.padded_misaligned, layouts.outer_reversed):
         state = layout(problem.inputs["initial_state"])
         version = state._version
@@ -231,11 +245,11 @@ def test_an_array_takes_the_final_states(case, layout):
     inputs = {name: to_numpy(x) for name, x in problem.inputs.items()}
     for state in (to_numpy(tensor), tensor):  # NumPy's own, and one that speaks DLPack
         tensor.copy_(problem.inputs["initial_state"])
-        o, final_state = deltaworks.numpy.gated_delta_net(
+        o, final_state = getattr(deltaworks.numpy, problem.op.name)(
             **{**inputs, "initial_state": state},
             **problem.options,
             overwrite_initial_state=True,
-            plan_name=CPU,
+            plan_name=plan_of(problem, "cpu"),
         )
         assert final_state is state
         assert same_bits(to_torch(o), expected["o"]) and same_bits(tensor, expected["final_state"])

@@ -20,8 +20,9 @@ class DecayRow {
   static std::int64_t gates(std::int64_t K) { return K; }  // a row
 
   DecayRow(std::int64_t K, std::int64_t V, Carver& carver) : K_(K), V_(V) {
-    for (float** m : {&a_, &enter_, &leave_, &dg_}) *m = carver.take(kChunk * K);
+    for (float** m : {&a_, &enter_, &later_, &leave_, &dg_}) *m = carver.take(kChunk * K);
     dt_ = carver.take(kChunk * K);
+    first_ = carver.take(K * V);
     w_ = carver.take(K);
     through_gradient_ = carver.take(K);
   }
@@ -34,6 +35,11 @@ class DecayRow {
       for (std::int64_t i = 0; i < kChunk; ++i) {
         x = hn::Mul(x, at(a_, c, i));
         put(x, enter_, c, i);
+      }
+      x = hn::Set(f32, 1.0f);
+      for (std::int64_t i = 0; i < kChunk; ++i) {
+        if (i > 0) x = hn::Mul(x, at(a_, c, i));
+        put(x, later_, c, i);
       }
       x = hn::Set(f32, 1.0f);
       for (std::int64_t i = kChunk - 1; i >= 0; --i) {
@@ -80,11 +86,14 @@ class DecayRow {
     for (std::int64_t i = 0; i < K_; ++i) w_[i] = static_cast<float>(dots_[i]);
     get_row(enter_, kChunk, kChunk - 1, K_, through_gradient_);
     multiply_row(through_gradient_, w_, K_, through_gradient_);
+    // What the first row reads: of a state near overflow, all that may be multiplied.
+    get_row(a_, kChunk, 0, K_, w_);
+    scale_rows(w_, S, K_, V_, first_);
   }
 
   // d = enter * (S f^T)^T, the gradient of `rows` that read S; f comes transposed, [V, kChunk].
-  void entering_gradient(const float* rows, const float* S, const float* ft, float* d) {
-    through_states(S, ft, enter_, d);
+  void entering_gradient(const float* rows, const float*, const float* ft, float* d) {
+    through_states(first_, ft, later_, d);
     each_vector([&](std::int64_t c) {  // gate t lies in what every row from t on reads
       Vec sum = zero();
       for (std::int64_t i = kChunk - 1; i >= 0; --i) {
@@ -189,6 +198,8 @@ class DecayRow {
 
   std::int64_t K_, V_;                // padded
   float *a_, *enter_, *leave_, *dg_;  // [kChunk, K]
+  float* later_;                      // enter without the decay of the first row
+  float* first_;                      // [K, V], S after the decay of the first row
   float *dt_, *w_, *through_gradient_;
   double dots_[512 + kPanel];  // by channel; no head has more (problem/validate.cc)
 };

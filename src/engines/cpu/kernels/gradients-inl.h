@@ -171,16 +171,12 @@ static inline void store_gate(const Args& args, Step step, std::int64_t head, do
 template <class Scratch>
 static inline void store_output_gradients(const Args& args, Step step, std::int64_t head,
                                           std::int64_t i, float* dt, double* sums, Scratch& x) {
-  if (!args[Port::kDO].present()) {
-    clear(x.flat, x.V);
-    if (args[Port::kDZ].present()) {
-      store_row(x.flat, args.dims.V, row(args, Port::kDZ, step, head));
-    }
-    return;
-  }
   const bool skips = args[Port::kD].present(), gated = args[Port::kZ].present();
   float *dO = x.flat, *z = x.wide, *v = x.row;
-  load_row(row(args, Port::kDO, step, head), args.dims.V, x.V, dO);
+  clear(dO, x.V);
+  if (args[Port::kDO].present()) {
+    load_row(row(args, Port::kDO, step, head), args.dims.V, x.V, dO);
+  }
   if (gated) {
     load_row(row(args, Port::kZ, step, head), args.dims.V, x.V, z);
     get_row(x.o, kChunk, i, x.V, v);
