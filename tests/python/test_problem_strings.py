@@ -34,7 +34,7 @@ def test_describes_the_call():
         ("gdp:fwd:bf16:N1T9H2K16V8:n=3", "gated_delta_product", "k", (27, 2, 16)),
         ("gdp:fwd:bf16:N1T9H2K16V8:n=3:token_major", "gated_delta_product", "beta", (9, 3, 2)),
         ("mamba2:fwd:bf16:N1T9H4G2P8S16", "mamba2", "B", (9, 2, 16)),
-        ("mamba2:fwd:bf16:N1T9H4G2P8S16:DP:z:dt_max=0.1", "mamba2", "D", (4, 8)),
+        ("mamba2:fwd:bf16:N1T9H4G2P8S16:dt_max=0.1:DP:z", "mamba2", "D", (4, 8)),
     ],
 )
 def test_describes_every_operation(text, op, name, shape):
