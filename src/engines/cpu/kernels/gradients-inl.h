@@ -177,35 +177,31 @@ static inline void store_output_gradients(const Args& args, Step step, std::int6
   if (args[Port::kDO].present()) {
     load_row(row(args, Port::kDO, step, head), args.dims.V, x.V, dO);
   }
+  if (skips) {
+    load_row(row(args, Port::kD, {0, 0}, head), args.dims.V, x.V, x.skip);
+    load_row(row(args, Port::kV, step, head), args.dims.V, x.V, x.value);
+  }
   if (gated) {
     load_row(row(args, Port::kZ, step, head), args.dims.V, x.V, z);
     get_row(x.o, kChunk, i, x.V, v);
     if (args.scale != 1.0f) scale_row(args.scale, v, x.V, v);
-    if (skips) {
-      load_row(row(args, Port::kD, {0, 0}, head), args.dims.V, x.V, x.skip);
-      load_row(row(args, Port::kV, step, head), args.dims.V, x.V, x.value);
-      for (std::int64_t c = 0; c < x.V; c += kLanes) {
-        (Lanes::load(v + c) + Lanes::load(x.skip + c) * Lanes::load(x.value + c)).store(v + c);
-      }
-    }
     for (std::int64_t c = 0; c < x.V; c += kLanes) {
+      Lanes y = Lanes::load(v + c);
+      if (skips) y = y + Lanes::load(x.skip + c) * Lanes::load(x.value + c);
       // (z sigmoid(z))' = sigmoid(z) (1 + z sigmoid(-z))
       const Lanes each = Lanes::load(z + c), gradient = Lanes::load(dO + c);
       const Lanes slope = sigmoid(each) * (Lanes(1.0) + each * sigmoid(-each));
-      (gradient * Lanes::load(v + c) * slope).store(v + c);
+      (gradient * y * slope).store(v + c);
       (gradient * silu(each)).store(dO + c);
     }
     if (args[Port::kDZ].present()) store_row(v, args.dims.V, row(args, Port::kDZ, step, head));
   }
-  if (skips) {
-    load_row(row(args, Port::kD, {0, 0}, head), args.dims.V, x.V, x.skip);
-    load_row(row(args, Port::kV, step, head), args.dims.V, x.V, x.value);
-    for (std::int64_t c = 0; c < args.dims.V; ++c) {
-      sums[c] += static_cast<double>(dO[c]) * static_cast<double>(x.value[c]);
-    }
-    multiply_row(x.skip, dO, x.V, dO);
-    add_scaled_row(1.0f, dO, x.V, dt);
+  if (!skips) return;
+  for (std::int64_t c = 0; c < args.dims.V; ++c) {
+    sums[c] += static_cast<double>(dO[c]) * static_cast<double>(x.value[c]);
   }
+  multiply_row(x.skip, dO, x.V, dO);
+  add_scaled_row(1.0f, dO, x.V, dt);
 }
 
 // Gradients of v, w, b and the gate of row i, and of D and z.
