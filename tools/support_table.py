@@ -10,43 +10,105 @@ column on that problem, so that a condition cannot change without its table.
 
 import argparse
 import sys
+from typing import NamedTuple
 
 from deltaworks import Problem, _library
 from tools.sources import ROOT
 
-PAGES = {"gdn": ROOT / "docs" / "reference" / "gated-delta-net.md"}
 BEGIN, END = "<!-- support: begin -->", "<!-- support: end -->"
-DIMS = "N2T64H4K64V64"
 LARGEST_HEAD_DIM = 512  # of a valid problem
 OF_ONE_PASS = ("pass", "overwrite_excludes_autograd")  # rules about what the other does not have
+DELTA, MAMBA2 = "N2T64H4K64V64", "N2T64H4G2P64S64"
 
-# Feature -> IO dtype, dims, options.
-FEATURES = {
-    "q k v in float32": ("fp32", DIMS, ""),
-    "q k v in bfloat16": ("bf16", DIMS, ""),
-    "q k v in float16": ("fp16", DIMS, ""),
-    "q k v in float64": ("fp64", DIMS, ""),
-    "g in bfloat16, float16": ("bf16", DIMS, ":g=bf16|:g=fp16"),
-    "beta in the dtype of q": ("bf16", DIMS, ":beta=bf16"),
+# Feature -> IO dtype, dims, options; several of the last two are separated by |.
+IO = {
+    "q k v in float32": ("fp32", DELTA, ""),
+    "q k v in bfloat16": ("bf16", DELTA, ""),
+    "q k v in float16": ("fp16", DELTA, ""),
+    "q k v in float64": ("fp64", DELTA, ""),
+    "g in bfloat16, float16": ("bf16", DELTA, ":g=bf16|:g=fp16"),
+    "beta in the dtype of q": ("bf16", DELTA, ":beta=bf16"),
     "q grouped (HV = H n)": ("bf16", "N2T64H2HV4K64V64", ""),
     "v grouped (H = HV n), k with either": ("bf16", "N2T64H4HV2K64V64|N2T64H4HK2HV2K64V64", ""),
-    "l2 norm of q and k": ("bf16", DIMS, ":l2norm"),
-    "beta sigmoid, negative eigenvalues": ("bf16", DIMS, ":sigmoid|:sigmoid:neg"),
-    "safe gate with a_log, dt_bias": ("bf16", DIMS, ":safe:a_log:dt_bias"),
-    "linear gates": ("bf16", DIMS, ":linear"),
-    "scale": ("bf16", DIMS, ":scale=0.5"),
-    "initial state in float32, bfloat16, float16": (
-        "bf16",
-        DIMS,
-        ":state|:state=bf16|:state=fp16",
+    "l2 norm of q and k": ("bf16", DELTA, ":l2norm"),
+    "beta sigmoid, negative eigenvalues": ("bf16", DELTA, ":sigmoid|:sigmoid:neg"),
+    "safe gate with a_log, dt_bias": ("bf16", DELTA, ":safe:a_log:dt_bias"),
+    "linear gates": ("bf16", DELTA, ":linear"),
+    "scale": ("bf16", DELTA, ":scale=0.5"),
+}
+CHANNELS = {
+    "safe gate with a lower bound, softplus": ("bf16", DELTA, ":safe:bound=-3|:safe:softplus"),
+}
+MAMBA2_IO = {
+    "x B C in float32": ("fp32", MAMBA2, ""),
+    "x B C in bfloat16": ("bf16", MAMBA2, ""),
+    "x B C in float16": ("fp16", MAMBA2, ""),
+    "x B C in float64": ("fp64", MAMBA2, ""),
+    "dt, A in bfloat16, float16": ("bf16", MAMBA2, ":dt=bf16|:dt=fp16|:A=bf16|:A=fp16"),
+    "D by head, by channel": ("bf16", MAMBA2, ":D|:DP"),
+    "z, dt_bias": ("bf16", MAMBA2, ":z|:dt_bias"),
+    "steps without softplus, clamped": ("bf16", MAMBA2, ":linear_dt|:dt_min=0.1:dt_max=1"),
+}
+
+
+def states(dims, first):
+    """What every operation has; `first` is an input of rank 3."""
+    return {
+        "initial state in float32, bfloat16, float16": (
+            "bf16",
+            dims,
+            ":state|:state=bf16|:state=fp16",
+        ),
+        "final state": ("bf16", dims, ":final"),
+        "strides of any kind": ("bf16", dims, f":{first}@8192x128x2|:{first}@0x0x0"),
+        "no tokens, no sequences": (
+            "bf16",
+            f"{dims.replace('T64', 'T0')}|{dims.replace('N2', 'N0')}",
+            "",
+        ),
+        "batch_invariant": ("bf16", dims, ":invariant"),
+        "overwrite_initial_state": ("bf16", dims, ":state:overwrite"),
+        "state_indices (pools)": ("bf16", dims, ":state:pool=8"),
+        "state checkpoints": ("bf16", dims, ":every=64"),
+    }
+
+
+class Operation(NamedTuple):
+    page: str
+    features: dict
+    dims: str = DELTA
+    axes: tuple = (("K", "key dimension"), ("V", "value dimension"))
+    options: str = ""  # that every problem has
+
+
+OPERATIONS = {
+    "gdn": Operation("gated-delta-net.md", IO | states(DELTA, "q")),
+    "kda": Operation("kimi-delta-attention.md", IO | CHANNELS | states(DELTA, "q")),
+    "gdn2": Operation(
+        "gated-delta-net-v2.md",
+        IO
+        | CHANNELS
+        | {
+            "w in the dtype of q": ("bf16", DELTA, ":w=bf16"),
+            "beta guard": ("bf16", DELTA, ":l2norm:guard"),
+        }
+        | states(DELTA, "q"),
     ),
-    "final state": ("bf16", DIMS, ":final"),
-    "strides of any kind": ("bf16", DIMS, ":q@8192x128x2|:q@0x0x0"),
-    "no tokens, no sequences": ("bf16", "N2T0H4K64V64|N0T64H4K64V64", ""),
-    "batch_invariant": ("bf16", DIMS, ":invariant"),
-    "overwrite_initial_state": ("bf16", DIMS, ":state:overwrite"),
-    "state_indices (pools)": ("bf16", DIMS, ":state:pool=8"),
-    "state checkpoints": ("bf16", DIMS, ":every=64"),
+    "gdp": Operation(
+        "gated-delta-product.md",
+        IO | {"k v beta as [T, n, ...]": ("bf16", DELTA, ":token_major")} | states(DELTA, "q"),
+        options=":n=2",
+    ),
+    "mamba2": Operation(
+        "mamba2.md",
+        MAMBA2_IO | states(MAMBA2, "x"),
+        MAMBA2,
+        (("S", "state dimension"), ("P", "head dimension")),
+    ),
+}
+PAGES = {
+    variant: ROOT / "docs" / "reference" / operation.page
+    for variant, operation in OPERATIONS.items()
 }
 
 
@@ -71,7 +133,7 @@ def takes(variant, pass_, feature, plan):
     """The least of the answers to the feature's problems."""
     io, dims, options = feature
     answers = [
-        answer(f"{variant}:{pass_}:{io}:{d}{o}", plan)
+        answer(f"{variant}:{pass_}:{io}:{d}{OPERATIONS[variant].options}{o}", plan)
         for d in dims.split("|")
         for o in options.split("|")
     ]
@@ -87,12 +149,15 @@ def cell(variant, feature, plan):
 
 def head_dims(variant, axis, plan):
     """The sizes of one head dimension that a plan takes, as ranges."""
-    other = "V" if axis == "K" else "K"
+    dims, options = OPERATIONS[variant].dims, OPERATIONS[variant].options
     sizes = [
         size
         for size in range(1, LARGEST_HEAD_DIM + 1)
         if all(
-            answer(f"{variant}:{pass_}:bf16:N2T64H4{axis}{size}{other}64", plan)
+            answer(
+                f"{variant}:{pass_}:bf16:{dims.replace(f'{axis}64', f'{axis}{size}')}{options}",
+                plan,
+            )
             for pass_ in ("fwd", "bwd")
         )
     ]
@@ -107,16 +172,17 @@ def head_dims(variant, axis, plan):
 
 def table(variant):
     """Markdown of one operation: features by plans, then every plan's conditions."""
-    found = verdicts(f"{variant}:fwd:fp32:{DIMS}")
+    operation = OPERATIONS[variant]
+    found = verdicts(f"{variant}:fwd:fp32:{operation.dims}{operation.options}")
     plans = [plan for plan in found if "tensors must be in CPU memory" in found[plan].conditions]
     lines = [
         "| | " + " | ".join(f"`{plan}`" for plan in plans) + " |",
         "|---|" + "---|" * len(plans),
     ]
-    for name, feature in FEATURES.items():
+    for name, feature in operation.features.items():
         cells = [cell(variant, feature, plan) for plan in plans]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    for axis, name in (("K", "key dimension"), ("V", "value dimension")):
+    for axis, name in operation.axes:
         cells = [head_dims(variant, axis, plan) for plan in plans]
         lines.append(f"| {name} {axis} | " + " | ".join(cells) + " |")
     for plan in plans:
