@@ -13,10 +13,10 @@ from tools.checks.twins import twins
 from tools.checks.variants import variant_names
 from tools.sources import ROOT, files
 
+OPERATIONS = '    {"gated_delta_net", options(kScale), kGatedDeltaNetPorts},\n'
 GDN = """struct Gdn {
   static constexpr Op op = Op::kGatedDeltaNet;
   static constexpr const char* name = "gdn";
-  static constexpr const char* op_name = "gated_delta_net";
 };
 static_assert(Recurrence<Gdn>);
 """
@@ -138,7 +138,13 @@ def test_twins_leaves_alone_what_does_not_count(tree):
     ],
 )
 def test_variant_names_finds(tree, line):
-    root = tree({"src/variants/gdn.h": GDN, "src/engines/cpu/engine.cc": f"\n{line}\n"})
+    root = tree(
+        {
+            "src/variants/gdn.h": GDN,
+            "src/problem/ports.cc": OPERATIONS,
+            "src/engines/cpu/engine.cc": f"\n{line}\n",
+        }
+    )
     (found,) = variant_names(root)
     assert found.startswith("src/engines/cpu/engine.cc:2: names the variant")
 

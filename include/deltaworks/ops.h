@@ -81,6 +81,7 @@ struct DeltaForward {
   Pack pack() const { return detail::pack_of_call(*this); }
 };
 
+// The gradients of such a call.
 template <Op kOp>
 struct DeltaBackward {
   static constexpr Op op = kOp;
@@ -99,13 +100,20 @@ struct DeltaBackward {
   Pack pack() const { return detail::pack_of_call(*this); }
 };
 
+// gated_delta_net.
 using GatedDeltaNetForward = DeltaForward<Op::kGatedDeltaNet>;
+// Its gradients.
 using GatedDeltaNetBackward = DeltaBackward<Op::kGatedDeltaNet>;
+// kimi_delta_attention.
 using KimiDeltaAttentionForward = DeltaForward<Op::kKimiDeltaAttention>;
+// Its gradients.
 using KimiDeltaAttentionBackward = DeltaBackward<Op::kKimiDeltaAttention>;
+// gated_delta_product.
 using GatedDeltaProductForward = DeltaForward<Op::kGatedDeltaProduct>;
+// Its gradients.
 using GatedDeltaProductBackward = DeltaBackward<Op::kGatedDeltaProduct>;
 
+// gated_delta_net_v2.
 struct GatedDeltaNetV2Forward {
   static constexpr Op op = Op::kGatedDeltaNetV2;
   static constexpr Pass pass = Pass::kForward;
@@ -121,6 +129,7 @@ struct GatedDeltaNetV2Forward {
   Pack pack() const { return detail::pack_of_call(*this); }
 };
 
+// Its gradients.
 struct GatedDeltaNetV2Backward {
   static constexpr Op op = Op::kGatedDeltaNetV2;
   static constexpr Pass pass = Pass::kBackward;
@@ -138,7 +147,7 @@ struct GatedDeltaNetV2Backward {
   Pack pack() const { return detail::pack_of_call(*this); }
 };
 
-// y = C^T S + D x, times silu(z) where there is a z.
+// mamba2: y = S^T C + D x, times silu(z) where there is a z.
 struct Mamba2Forward {
   static constexpr Op op = Op::kMamba2;
   static constexpr Pass pass = Pass::kForward;
@@ -154,6 +163,7 @@ struct Mamba2Forward {
   Pack pack() const { return detail::pack_of_call(*this); }
 };
 
+// Its gradients.
 struct Mamba2Backward {
   static constexpr Op op = Op::kMamba2;
   static constexpr Pass pass = Pass::kBackward;
@@ -197,38 +207,47 @@ inline void gated_delta_net_forward(const GatedDeltaNetForward& call, Workspace&
                                     void* stream = nullptr) {
   detail::run_on_host(call, workspace, stream);
 }
+// As gated_delta_net_forward.
 inline void gated_delta_net_backward(const GatedDeltaNetBackward& call, Workspace& workspace,
                                      void* stream = nullptr) {
   detail::run_on_host(call, workspace, stream);
 }
+// As gated_delta_net_forward.
 inline void kimi_delta_attention_forward(const KimiDeltaAttentionForward& call,
                                          Workspace& workspace, void* stream = nullptr) {
   detail::run_on_host(call, workspace, stream);
 }
+// As gated_delta_net_forward.
 inline void kimi_delta_attention_backward(const KimiDeltaAttentionBackward& call,
                                           Workspace& workspace, void* stream = nullptr) {
   detail::run_on_host(call, workspace, stream);
 }
+// As gated_delta_net_forward.
 inline void gated_delta_net_v2_forward(const GatedDeltaNetV2Forward& call, Workspace& workspace,
                                        void* stream = nullptr) {
   detail::run_on_host(call, workspace, stream);
 }
+// As gated_delta_net_forward.
 inline void gated_delta_net_v2_backward(const GatedDeltaNetV2Backward& call, Workspace& workspace,
                                         void* stream = nullptr) {
   detail::run_on_host(call, workspace, stream);
 }
+// As gated_delta_net_forward.
 inline void gated_delta_product_forward(const GatedDeltaProductForward& call, Workspace& workspace,
                                         void* stream = nullptr) {
   detail::run_on_host(call, workspace, stream);
 }
+// As gated_delta_net_forward.
 inline void gated_delta_product_backward(const GatedDeltaProductBackward& call,
                                          Workspace& workspace, void* stream = nullptr) {
   detail::run_on_host(call, workspace, stream);
 }
+// As gated_delta_net_forward.
 inline void mamba2_forward(const Mamba2Forward& call, Workspace& workspace,
                            void* stream = nullptr) {
   detail::run_on_host(call, workspace, stream);
 }
+// As gated_delta_net_forward.
 inline void mamba2_backward(const Mamba2Backward& call, Workspace& workspace,
                             void* stream = nullptr) {
   detail::run_on_host(call, workspace, stream);

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from deltaworks import Problem
+from deltaworks import _library as dw
 from deltaworks.cli import bench_overhead, main, verify
 from deltaworks.testing import bounds
 from test_cli import process
 
 SMALL = "gdn:fwd:bf16:N2T40H2K16V8:l2norm:final"
+VARIANTS = ("gdn", "kda", "gdn2", "gdp", "mamba2")
 BACKWARD = "gdn:bwd:fp32:N2T40H2K16V8:l2norm:final"
 OVERWRITES = "gdn:fwd:fp32:N2T40H2K16V8:l2norm:state:overwrite"
 ONLY_REFERENCE = "gdn:fwd:fp64:N1T8H1K4V4"
@@ -26,7 +28,7 @@ def test_the_default_list(capsys):
     start = time.monotonic()
     record = printed(capsys, "verify")
     assert time.monotonic() - start < 10
-    assert record["ok"] and len(record["problems"]) == len(verify.PROBLEMS) == 20
+    assert record["ok"] and len(record["problems"]) == len(verify.PROBLEMS) == 33
     rows = [
         row
         for problem in record["problems"]
@@ -34,7 +36,7 @@ def test_the_default_list(capsys):
         for row in plan["tensors"]
     ]
     assert {plan["plan"] for problem in record["problems"] for plan in problem["plans"]} == {
-        "gdn_cpu"
+        f"{variant}_cpu" for variant in VARIANTS
     }
     assert all(row["ok"] and not row["tiny"] and row["error"] <= row["bound"] for row in rows)
     # two engines that round differently, not one compared with itself
@@ -46,15 +48,42 @@ def test_the_default_list_covers_what_there_is():
     assert len(set(problems)) == len(problems)
     for pass_ in ("forward", "backward"):
         some = [problem for problem in problems if problem.pass_ == pass_]
-        assert {p.tensors["q"].dtype for p in some} == {"float32", "bfloat16", "float16"}
-        assert {p.tensors["g"].dtype for p in some} == {"float32", "bfloat16", "float16"}
-        assert {p.gate_domain for p in some} == {"log", "linear"}
-        assert {p.dims.HV // p.dims.H for p in some} >= {0, 1, 2}
+        assert {problem.variant for problem in some} == set(VARIANTS)
+        some_gdn = [problem for problem in some if problem.variant == "gdn"]
+        assert {p.tensors["q"].dtype for p in some_gdn} == {"float32", "bfloat16", "float16"}
+        assert {p.tensors["g"].dtype for p in some_gdn} == {"float32", "bfloat16", "float16"}
+        assert {p.gate_domain for p in some_gdn} == {"log", "linear"}
+        assert {p.dims.HV // p.dims.H for p in some_gdn} >= {0, 1, 2}
         flags = 0
-        for problem in some:
+        for problem in some_gdn:
             flags |= problem.flags
         assert flags & 0b1111 == 0b1111  # norm, sigmoid, doubled, safe gate
-        assert {name for p in some for name in p.inputs} >= {"a_log", "dt_bias", "initial_state"}
+        names = {name for problem in some for name in problem.inputs}
+        assert names >= {"a_log", "dt_bias", "initial_state", "w", "D", "z"}
+    assert {problem.gate for problem in problems} == {"sigmoid", "softplus"}
+    flags = 0
+    for problem in problems:
+        flags |= problem.flags
+    for flag in (dw.BETA_GUARD, dw.HAS_GATE_LOWER_BOUND, dw.DT_LINEAR, dw.HAS_DT_MAX):
+        assert flags & flag
+
+
+@pytest.mark.parametrize("text", verify.PROBLEMS)
+def test_every_tensor_is_judged(capsys, monkeypatch, text):
+    """A tensor that is wrong by a third is found, and no other."""
+
+    def wrong(problem, inputs, plan_name):
+        outputs = right(problem, inputs, plan_name)
+        array = outputs[spoilt]
+        array[...] = array * array.dtype.type(1.35)
+        return outputs
+
+    right = verify.run_problem
+    monkeypatch.setattr(verify, "run_problem", wrong)
+    for spoilt in Problem(text).outputs:
+        [problem] = printed(capsys, "verify", text, code=1)["problems"]
+        [plan] = problem["plans"]
+        assert [row["tensor"] for row in plan["tensors"] if not row["ok"]] == [spoilt]
 
 
 def test_overwritten_states_are_judged(capsys):

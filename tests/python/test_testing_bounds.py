@@ -11,21 +11,17 @@ import torch
 import bounds as torch_bounds
 import oracle
 from deltaworks import Problem, _library
+from deltaworks._operations import OPERATIONS
 from deltaworks.cli.verify import PROBLEMS
 from deltaworks.testing import bounds, compare, make_inputs, run_problem
 from deltaworks.testing.loop import token_loop
 
-# Names of gradients there are those of their inputs.
+# Names of gradients there are those of their inputs, and of every output "o".
 INPUT_OF = {
-    "dq": "q",
-    "dk": "k",
-    "dv": "v",
-    "dg": "g",
-    "dbeta": "beta",
-    "da_log": "a_log",
-    "ddt_bias": "dt_bias",
-    "d_initial_state": "initial_state",
-}
+    gradient: name
+    for operation in OPERATIONS.values()
+    for name, gradient in operation.gradients.items()
+} | {"y": "o"}
 BACKWARD_FP32 = "gdn:bwd:fp32:N3T70H2HV4K33V17:l2norm:safe:a_log:dt_bias:state:final"
 
 
@@ -67,23 +63,46 @@ def test_the_bounds_agree():
                 assert got == expected, (name, io, dtype)
 
 
-@pytest.mark.parametrize("text", [*PROBLEMS, BACKWARD_FP32])
+def options_of(problem):
+    """The oracle's, whose arguments each operation takes in part."""
+    flags = problem.flags
+    if problem.variant == "mamba2":
+        low, high = problem.dt_bounds
+        return dict(dt_softplus=not flags & _library.DT_LINEAR, dt_min=low, dt_max=high)
+    return dict(
+        scale=problem.scale,
+        use_qk_l2norm_in_kernel=bool(flags & _library.L2NORM),
+        use_beta_sigmoid_in_kernel=bool(flags & _library.BETA_SIGMOID),
+        allow_neg_eigval=bool(flags & _library.ALLOW_NEG_EIGVAL),
+        beta_guard=bool(flags & _library.BETA_GUARD),
+        safe_gate=bool(flags & _library.SAFE_GATE),
+        gate_domain=problem.gate_domain,
+        gate_lower_bound=problem.gate_lower_bound,
+        gate=problem.gate,
+        num_householder=problem.num_householder,
+    )
+
+
+OTHERS = (
+    "kda:bwd:fp32:N2T20H2HV4K12V5:safe:bound=-2:a_log:dt_bias:sigmoid:neg:scale=0.4:final",
+    "kda:bwd:fp32:N2T20H2K12V5:linear",
+    "gdn2:bwd:fp32:N2T20H2HV4K12V5:safe:softplus:a_log:l2norm:guard:final",
+    "gdn2:fwd:bf16:N2T20H2K12V5:l2norm:sigmoid:guard:beta=bf16",
+    "gdp:bwd:fp32:N2T20H2HV4K12V5:n=3:token_major:l2norm:sigmoid:state:final",
+    "gdp:bwd:fp32:N2T20H2K12V5:n=1:token_major=k",
+    "mamba2:bwd:fp32:N2T20H4G2P5S12:DP:z:linear_dt:dt_min=0.1:dt_max=0.8:dt_bias",
+)
+
+
+@pytest.mark.parametrize("text", [*PROBLEMS, BACKWARD_FP32, *OTHERS])
 def test_the_token_loop_is_the_oracles(text):
     problem = Problem(text)
     inputs = make_inputs(problem, seed=5)
     got = token_loop(problem, inputs, np.float64)
     tensors = {name: to_torch(array) for name, array in inputs.items()}
-    flows = tensors.pop("dO", None), tensors.pop("d_final_state", None)
-    flags = problem.flags
-    options = dict(
-        scale=problem.scale,
-        use_qk_l2norm_in_kernel=bool(flags & _library.L2NORM),
-        use_beta_sigmoid_in_kernel=bool(flags & _library.BETA_SIGMOID),
-        allow_neg_eigval=bool(flags & _library.ALLOW_NEG_EIGVAL),
-        safe_gate=bool(flags & _library.SAFE_GATE),
-        gate_domain=problem.gate_domain,
-    )
-    expected = oracle.run(tensors, options, *flows)
+    flow, final = problem.operation.flows.values()
+    flows = tensors.pop(flow, None), tensors.pop(final, None)
+    expected = oracle.run(tensors, options_of(problem), *flows, op=problem.op)
     assert got.keys() == problem.outputs.keys()
     for name, value in got.items():
         assert value.dtype == np.float64 and value.shape == problem.outputs[name].shape
@@ -161,13 +180,20 @@ def one_head(part):
         "gdn:fwd:bf16:N3T70H2HV4K33V17:l2norm:state:final",
         "gdn:bwd:bf16:N2T50H2K16V8:l2norm:safe:a_log:dt_bias=bf16:g=bf16:state=bf16:final",
         "gdn:bwd:fp16:N2T50H4HK1HV1K16V8:sigmoid",
+        "kda:bwd:fp32:N2T40H2HV4K16V8:safe:a_log:dt_bias:l2norm:state:final",
+        "kda:bwd:bf16:N2T40H2K16V8:l2norm:g=bf16:final",
+        "gdn2:bwd:fp32:N2T40H2K16V8:l2norm:state:final",
+        "gdp:bwd:fp32:N2T30H2HV4K16V8:n=2:token_major=k,beta:l2norm:final",
+        "gdp:bwd:bf16:N2T30H2K16V8:n=3:l2norm",
+        "mamba2:bwd:fp32:N2T40H4G2P8S16:D:z:dt_bias:state:final",
+        "mamba2:bwd:bf16:N2T40H4G2P8S16:DP=bf16:z:dt=bf16:final",
     ],
 )
 @pytest.mark.parametrize("spoil", [everywhere, one_place, one_head])
 def test_both_judges_say_the_same(text, spoil):
     problem = Problem(text)
     inputs = make_inputs(problem)
-    reference = run_problem(problem, inputs, "gdn_reference")
+    reference = run_problem(problem, inputs, f"{problem.variant}_reference")
     loop = token_loop(problem, inputs)
     rng = np.random.default_rng(0)
     seen = set()
@@ -179,6 +205,26 @@ def test_both_judges_say_the_same(text, spoil):
         assert rows == judged_by_torch(problem, inputs, got, reference, loop), part
         seen.update(rows.values())
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kda:bwd:fp32:N2T9H2K8V4:safe:a_log:dt_bias:final",
+        "gdn2:bwd:fp32:N2T9H2K8V4:l2norm:guard",
+        "gdp:bwd:fp32:N2T9H2K8V4:n=2",
+        "mamba2:bwd:fp32:N2T9H4G2P4S8:D:z:dt_bias:state",
+    ],
+)
+def test_tokens_of_no_sequence_are_zero(text):
+    problem = Problem(text)
+    inputs = make_inputs(problem, lengths=[2, 4])
+    for name, value in token_loop(problem, inputs).items():
+        if value.shape[0] in (9, 18):
+            assert (value[-3 * value.shape[0] // 9 :] == 0).all(), name
+    rows = compare(problem, inputs, run_problem(problem, inputs))
+    assert all(row.ok for row in rows)
+    assert {row.tensor for row in rows} == problem.outputs.keys()
 
 
 def test_rows_hold_the_errors():
@@ -216,10 +262,14 @@ def test_nothing_is_tested_where_the_reference_is_zero():
     assert wrong == {"dv"}
 
 
-@pytest.mark.parametrize("text", ["N0T0H1K8V8", "N2T0H1K8V8:final", "N1T3H0K8V8", "N0T5H2K8V8"])
+@pytest.mark.parametrize("text", ["N0T0H1", "N2T0H1:final", "N1T3H0", "N0T5H2"])
 @pytest.mark.parametrize("pass_", ["fwd", "bwd"])
-def test_empty_problems(pass_, text):
-    problem = Problem(f"gdn:{pass_}:fp32:{text}")
+@pytest.mark.parametrize("variant", ["gdn", "kda", "gdn2", "gdp", "mamba2"])
+def test_empty_problems(variant, pass_, text):
+    dims, *options = text.split(":")
+    dims += "P8S8" if variant == "mamba2" else "K8V8"
+    options += {"gdp": ["n=2"], "mamba2": ["D", "z"]}.get(variant, [])
+    problem = Problem(":".join([variant, pass_, "fp32", dims, *options]))
     inputs = make_inputs(problem)
     rows = compare(problem, inputs, run_problem(problem, inputs))
     assert [row.tensor for row in rows] == list(problem.outputs)

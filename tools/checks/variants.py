@@ -1,6 +1,6 @@
 """Engine sources are written for every variant: none names one.
 
-The names come from src/variants: types, plan prefixes, operator names. Comments may give examples.
+The names come from src/variants (types, plan prefixes) and the table of operations. Comments may give examples.
 The lists of instances, in files or folders called `instances`, are what names are for.
 """
 
@@ -14,12 +14,17 @@ _FACTS = (
     re.compile(r"^struct (\w+) \{", re.MULTILINE),
     re.compile(r"\bop = Op::(\w+);"),
     re.compile(r'\bname = "(\w+)";'),
-    re.compile(r'\bop_name = "(\w+)";'),
 )
+
+
+_OPERATOR = re.compile(r'^ +\{"(\w+)", options\(', re.MULTILINE)  # a row of the operations' table
 
 
 def variant_words(root: Path) -> set[str]:
     words = set()
+    table = root / "src" / "problem" / "ports.cc"
+    if table.exists():
+        words.update(_OPERATOR.findall(table.read_text()))
     for path in (root / "src" / "variants").glob("*.h"):
         text = path.read_text()
         if "static_assert(Recurrence<" in text:

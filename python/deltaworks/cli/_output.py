@@ -28,7 +28,7 @@ class _Console(Console):
 
 def console(stderr: bool = False) -> Console:
     """Texts hold brackets of shapes: nothing in them is markup."""
-    plain = _Console(stderr=stderr, markup=False, highlight=False)
+    plain = _Console(stderr=stderr, markup=False, highlight=False, emoji=False)
     if not plain.is_terminal and "COLUMNS" not in os.environ:
         plain.width = _WIDTH
     return plain

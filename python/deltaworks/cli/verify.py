@@ -13,7 +13,8 @@ from deltaworks.testing import make_inputs, run_problem
 from deltaworks.testing.bounds import Row
 from deltaworks.testing.comparison import Yardstick
 
-# Both passes, all io dtypes, grouped heads, every option, sizes that are no multiples of anything.
+# Every operation, both passes, all io dtypes, grouped heads, every option, sizes that are no
+# multiples of anything.
 PROBLEMS = (
     "gdn:fwd:fp32:N1T64H2K64V64",
     "gdn:fwd:fp32:N3T70H2HV4K33V17:l2norm:state:final",
@@ -35,12 +36,27 @@ PROBLEMS = (
     "gdn:bwd:bf16:N2T60H2K64V64:linear:state=bf16:final:k@1x8192x128",
     "gdn:bwd:fp16:N2T70H4HK4HV2K64V64:l2norm:state=fp16:final",
     "gdn:bwd:fp16:N1T40H1K96V40:sigmoid:g=fp16:beta=fp16",
+    "kda:fwd:fp32:N2T50H2HV4K33V17:safe:bound=-2.5:a_log:dt_bias:l2norm:state:final",
+    "kda:fwd:bf16:N2T70H2K64V64:linear:sigmoid:neg:g=bf16:beta=bf16",
+    "kda:bwd:fp32:N2T40H2K32V24:safe:softplus:a_log:dt_bias:l2norm:state:final",
+    "gdn2:fwd:fp32:N2T50H2HV4K33V17:l2norm:guard:final",
+    "gdn2:bwd:fp32:N2T40H2K32V24:l2norm:sigmoid:safe:a_log:dt_bias:state:final",
+    "gdn2:bwd:fp16:N2T40H4HK4HV2K32V24:l2norm:guard:beta=fp16:w=fp16",
+    "gdp:fwd:bf16:N2T50H2HV4K33V17:n=3:l2norm:state:final",
+    "gdp:fwd:fp32:N2T33H2K32V24:n=2:token_major:sigmoid:neg:scale=0.3",
+    "gdp:bwd:fp32:N2T40H4HK4HV2K32V24:n=2:token_major=k,beta:l2norm:safe:a_log:dt_bias:final",
+    "mamba2:fwd:bf16:N2T70H4G2P64S32:D:z:dt_bias:dt=bf16:final",
+    "mamba2:fwd:fp32:N2T50H2P17S33:DP:dt_min=0.1:dt_max=1:state:final",
+    "mamba2:bwd:fp32:N2T40H4G2P24S32:D:z:dt_bias:dt_min=0.1:dt_max=1.5:state:final",
+    "mamba2:bwd:fp16:N2T40H2G1P24S32:DP=fp16:z:linear_dt",
 )
 
 
 def add_to(commands) -> None:
     parser = commands.add_parser("verify", help="engines against the reference engine")
-    parser.add_argument("problems", nargs="*", metavar="PROBLEM", help="default: a list of 20")
+    parser.add_argument(
+        "problems", nargs="*", metavar="PROBLEM", help=f"default: a list of {len(PROBLEMS)}"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the inputs")
     parser.add_argument(
         "--allow-declined",

@@ -1,56 +1,118 @@
 """What the recurrence sees of its inputs, and the way back: normalised rows per output head, decays
 and betas after their activations, in one dtype. For the token loop of loop.py.
+
+Tensors go by the names of their ports, so that every operation is the same here. Which tensors
+there are, and their ranks, tell the operations apart: a w makes erase and write rows go by
+channels, and without a beta nothing is erased and the gate is a time step.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from deltaworks import _library as dw
 from deltaworks.problem import Problem
+from deltaworks.testing.gates import Gate, sigmoid
+from deltaworks.testing.guard import guarded
 
 _EPSILON = 1e-6  # of the l2 norm
-_LINEAR_EPSILON = 1e-10  # of linear gates
+
+
+class Gradients(NamedTuple):
+    """Of the fields of Rows and of the states; erase is None where nothing is erased."""
+
+    q: np.ndarray
+    k: np.ndarray  # but for the part of the erase rows
+    erase: np.ndarray | None
+    write: np.ndarray
+    factor: np.ndarray
+    decay: np.ndarray
+    d_initial_state: np.ndarray
 
 
 class Rows:
-    """q, k [T, HO, K], v [T, HO, V], decay, beta [T, HO] and scale, as the recurrence uses them."""
+    """The recurrence's inputs, of R = T n rows, n of them a token:
+
+    q [T, HO, K], k and erase [R, HO, K], write [R, HO, V], factor [R, HO], decay [T, HO, K or 1];
+    a row writes factor (write - S^T erase), without an erase factor write.
+    """
 
     def __init__(self, problem: Problem, inputs: dict[str, np.ndarray], dtype):
-        self._flags, self._linear = problem.flags, problem.gate_domain == "linear"
-        self._inputs = {
+        """`inputs` by the names of their ports."""
+        self._flags = problem.flags
+        self.inputs = x = {
             name: array.astype(dtype)
             for name, array in inputs.items()
             if np.dtype(array.dtype).kind not in "iu"
         }
-        self._beta_dtype = inputs["beta"].dtype
-        dims, x = problem.dims, self._inputs
-        self._heads = dims.HO
-        self.scale = dtype(dims.K**-0.5 if problem.scale is None else problem.scale)
-        q, k = x["q"], x["k"]
+        self.dtype = dtype
+        dims = problem.dims
+        self.steps, self._heads = problem.num_householder, dims.HO
+        self._count = dims.T * self.steps
+        scales = any(option.name == "scale" for option in problem.operation.options)
+        default = dims.K**-0.5 if scales else 1
+        self.scale = dtype(default if problem.scale is None else problem.scale)
+        self._q = x["q"]
+        self._k = x["k"].reshape(self._count, dims.HK, dims.K)
+        q, k = self._q, self._k
         if self._flags & dw.L2NORM:
             q, k = q * _inverse_norm(q), k * _inverse_norm(k)
-        self.q, self.k, self.v = (self._per_output_head(rows) for rows in (q, k, x["v"]))
-        self.log_decay = self._gate()
-        self.decay = np.exp(self.log_decay)
-        self.beta = self._sigmoid() if self._flags & dw.BETA_SIGMOID else x["beta"]
+        v = x["v"].reshape(self._count, dims.HV, dims.V)
+        self.q, self.k, self.v = (self._per_output_head(rows) for rows in (q, k, v))
 
-    def gradients(self, dq, dk, dv, d_decay, dbeta, d_initial) -> dict[str, np.ndarray]:
-        """Gradients of the inputs, by the names of the outputs, from those of the rows."""
-        dq, dk, dv = (
-            self._summed_over_groups(gradient, self._inputs[name].shape[1])
-            for gradient, name in ((dq, "q"), (dk, "k"), (dv, "v"))
-        )
+        self._gate = Gate(problem, x)
+        self.decay = np.exp(self._gate.log_decay)
+        self.erase, self.write, self.factor = None, self.v, self._gate.step
+        if "beta" in x:
+            self._set_beta(inputs, problem.dims.K)
+
+    def gradients(self, d: Gradients, dv_beside) -> dict[str, np.ndarray]:
+        """Gradients of the inputs, by the names of their ports, from those of the rows; dv_beside
+        is what reaches v, per output head, beside the write rows."""
+        results = {"d_initial_state": d.d_initial_state}
+        dk, dv, d_step = d.k, d.write, d.factor
+        if "beta" in self.inputs:
+            d_step, dbeta = None, d.factor
+            if "w" in self.inputs:
+                dbeta, dk = d.erase * self.k, dk + d.erase * self._beta
+                results["dw"], dv = d.write * self.v, d.write * self.inputs["w"]
+            else:
+                dk = dk + d.erase
+            results["dbeta"] = self._beta_gradient(dbeta)
+        dq = self._summed_over_groups(d.q, self._q.shape[1])
+        dk = self._summed_over_groups(dk, self._k.shape[1])
+        dv = self._summed_over_groups(dv + dv_beside, self.inputs["v"].shape[-2])
         if self._flags & dw.L2NORM:
-            dq = _norm_gradient(self._inputs["q"], dq)
-            dk = _norm_gradient(self._inputs["k"], dk)
-        results = {"dq": dq, "dk": dk, "dv": dv, "d_initial_state": d_initial}
-        results.update(self._gate_gradients(self.decay * d_decay))
+            dq, dk = _norm_gradient(self._q, dq), _norm_gradient(self._k, dk)
+        results |= {"dq": dq, "dk": dk, "dv": dv}
+        return results | self._gate.gradients(self.decay * d.decay, d_step)
+
+    def _set_beta(self, inputs, K):
+        beta = self.inputs["beta"]
         if self._flags & dw.BETA_SIGMOID:
-            sigma = _sigmoid(self._inputs["beta"])
-            dbeta = dbeta * self._doubling() * sigma * (1 - sigma)
-        results["dbeta"] = dbeta
-        return results
+            # The sigmoid is rounded to the dtype that the caller's beta has, then doubled.
+            beta = sigmoid(beta).astype(inputs["beta"].dtype).astype(self.dtype) * self._doubling()
+        if self._flags & dw.BETA_GUARD:
+            beta = guarded(beta, self.k, self._gate.log_decay, inputs["q"].dtype)
+        if "w" not in self.inputs:
+            self.erase, self.factor = self.k, beta.reshape(self._count, self._heads)
+            return
+        self._beta = beta
+        self.erase, self.write = beta * self.k, self.inputs["w"] * self.v
+        self.factor = np.ones(beta.shape[:2], self.dtype)
+
+    def _beta_gradient(self, dbeta):
+        """The rounding and the guard count as the identity."""
+        logits = self.inputs["beta"]
+        dbeta = dbeta.reshape(logits.shape)
+        if not self._flags & dw.BETA_SIGMOID:
+            return dbeta
+        return dbeta * self._doubling() * sigmoid(logits) * sigmoid(-logits)
+
+    def _doubling(self):
+        return self.dtype(2 if self._flags & dw.ALLOW_NEG_EIGVAL else 1)
 
     def _per_output_head(self, rows):
         """Head i reads head i // (HO / heads of rows)."""
@@ -61,41 +123,6 @@ class Rows:
             return gradient
         tokens, _, width = gradient.shape
         return gradient.reshape(tokens, heads, self._heads // heads, width).sum(2)
-
-    def _gate(self):
-        if self._linear:
-            return np.log(self._inputs["g"] + self.scale.dtype.type(_LINEAR_EPSILON))
-        if not self._flags & dw.SAFE_GATE:
-            return self._inputs["g"]
-        x = self._shifted_gate()
-        return -self._amplitude() * np.where(x >= 20, x, np.log1p(np.exp(np.minimum(x, 20))))
-
-    def _shifted_gate(self):
-        return self._inputs["g"] + self._inputs.get("dt_bias", self.scale.dtype.type(0))
-
-    def _amplitude(self):
-        return np.exp(self._inputs.get("a_log", self.scale.dtype.type(0)))
-
-    def _gate_gradients(self, d_log):
-        if self._linear:
-            return {"dg": d_log / (self._inputs["g"] + self.scale.dtype.type(_LINEAR_EPSILON))}
-        if not self._flags & dw.SAFE_GATE:
-            return {"dg": d_log}
-        x = self._shifted_gate()
-        dg = -self._amplitude() * np.where(x >= 20, x.dtype.type(1), _sigmoid(x)) * d_log
-        return {"dg": dg, "ddt_bias": dg.sum(0), "da_log": (self.log_decay * d_log).sum(0)}
-
-    def _sigmoid(self):
-        """The sigmoid is rounded to the dtype that the caller's beta has, then doubled."""
-        sigma = _sigmoid(self._inputs["beta"])
-        return sigma.astype(self._beta_dtype).astype(sigma.dtype) * self._doubling()
-
-    def _doubling(self):
-        return self.scale.dtype.type(2 if self._flags & dw.ALLOW_NEG_EIGVAL else 1)
-
-
-def _sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def _inverse_norm(x):

@@ -11,13 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from deltaworks import _library
+
 STATES = ("final_state", "d_initial_state")
-PARAMETERS = ("da_log", "ddt_bias", "dA", "dD")
+GATES = ("dg", "ddt")
+GATE_PARAMETERS = ("da_log", "ddt_bias", "dA")
+PARAMETERS = (*GATE_PARAMETERS, "dD")  # sums over all tokens
 OUTPUTS = ("o", "y", "final_state")
 
 FORWARD = {"bfloat16": 1e-2, "float16": 3e-3, "float32": 2e-6, "float64": 1e-12}
 BACKWARD = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 2e-5, "float64": 1e-11}
-GATE_SUM = 3e-2  # da_log, ddt_bias, and dg in bf16, where any 16-bit tensor takes part
+GATE_SUM = 3e-2  # GATE_PARAMETERS, and GATES in bf16, where any 16-bit tensor takes part
 LOOP = 4.0
 MAXIMUM = 30.0
 NOT_TINY = 1e-4
@@ -50,7 +54,7 @@ def bound(name: str, io_dtype: str, dtype: str) -> float:
     table = FORWARD if name in OUTPUTS else BACKWARD
     base = max(table[io_dtype], table[dtype])
     narrow = base > table["float32"]
-    if narrow and (name in PARAMETERS or (name == "dg" and dtype == "bfloat16")):
+    if narrow and (name in GATE_PARAMETERS or (name in GATES and dtype == "bfloat16")):
         return GATE_SUM
     return base
 
@@ -61,8 +65,8 @@ def follows_loop(name: str, io_dtype: str, dtype: str) -> bool:
 
 
 def errors(name, dtype, io_dtype, got, reference, loop, offsets, rows=None) -> Row:
-    """Judges one tensor. `loop` is the fp32 loop's, needed where follows_loop says so; `rows` is
-    gate_scale(), for dg; `offsets` are cu_seqlens."""
+    """Judges one tensor, by_token() where its rows go by tokens. `loop` is the fp32 loop's, needed
+    where follows_loop says so; `rows` is gate_scale(), for GATES; `offsets` are cu_seqlens."""
     base = bound(name, io_dtype, dtype)
     ref, error = _wide(reference), _wide(got) - _wide(reference)
     if got.size == 0:
@@ -98,12 +102,27 @@ def errors(name, dtype, io_dtype, got, reference, loop, offsets, rows=None) -> R
     return Row(name, float(relative), float(allowed), float(worst), tiny)
 
 
-def gate_scale(inputs, reference) -> np.ndarray:
-    """[T, HO]: sum_d |q_d dq_d| + |k_d dk_d|, whose difference a gate gradient is."""
-    heads, total = inputs["g"].shape[1], 0
-    for name in ("q", "k"):
-        row = np.abs(_wide(inputs[name]) * _wide(reference["d" + name])).sum(-1)
-        total = total + np.repeat(row, heads // max(row.shape[1], 1), 1)
+def by_token(problem, name, x) -> np.ndarray:
+    """A tensor with the rows of a token's sub-steps, if it has such, as [T, heads, numbers]."""
+    dims = problem.dims
+    heads = {"k": dims.HK, "v": dims.HV, "beta": dims.HO}.get(name.removeprefix("d"), 0)
+    if heads == 0 or x.size == 0:
+        return x
+    x = x.reshape(dims.T, problem.num_householder, heads, -1).swapaxes(1, 2)
+    return x.reshape(dims.T, heads, -1)
+
+
+def gate_scale(problem, inputs, reference) -> np.ndarray:
+    """[T, HO]: sum_d |q_d dq_d| + |k_d dk_d|, whose difference a gate gradient is; of a gate a
+    channel too."""
+    operation, total = problem.operation, 0
+    for port in (_library.Q, _library.K):
+        name = operation.names[port]
+        row = np.abs(_wide(inputs[name]) * _wide(reference[operation.gradients[name]]))
+        row = by_token(problem, name, row).sum(-1)
+        if row.size == 0:
+            return np.zeros((problem.dims.T, problem.dims.HO))
+        total = total + np.repeat(row, problem.dims.HO // row.shape[1], 1)
     return total
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from deltaworks import _library
 from deltaworks.problem import Problem
 from deltaworks.testing import bounds
 from deltaworks.testing.execute import run_problem
@@ -27,21 +28,27 @@ class Yardstick:
         """One row a tensor."""
         offsets = self._inputs["cu_seqlens"].tolist()
         gate_rows = None
-        if {"dq", "dk"} <= self.reference.keys():
-            gate_rows = bounds.gate_scale(self._inputs, self.reference)
+        operation = self._problem.operation
+        names = {operation.gradients[operation.names[port]] for port in (_library.Q, _library.K)}
+        if names <= self.reference.keys():
+            gate_rows = bounds.gate_scale(self._problem, self._inputs, self.reference)
         return [
             bounds.errors(
                 name,
                 tensor.dtype,
                 self._io,
-                outputs[name],
-                self.reference[name],
-                self._loop.get(name),
+                *(
+                    self._by_token(name, results)
+                    for results in (outputs, self.reference, self._loop)
+                ),
                 offsets,
-                gate_rows if name == "dg" else None,
+                gate_rows if name in bounds.GATES else None,
             )
             for name, tensor in self._tensors.items()
         ]
+
+    def _by_token(self, name, results):
+        return bounds.by_token(self._problem, name, results[name]) if name in results else None
 
 
 def compare(
