@@ -1,6 +1,7 @@
 """Engine sources are written for every variant: none names one.
 
-The names come from src/variants (types, plan prefixes) and the table of operations. Comments may give examples.
+The names come from src/variants (types, plan prefixes) and the table of operations. Comments may
+give examples.
 The lists of instances, in files or folders called `instances`, are what names are for.
 """
 
