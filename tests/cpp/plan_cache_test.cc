@@ -40,13 +40,14 @@ std::vector<Problem> neighbours(Pass pass) {
 
   for (int i = 0; i < kPortCount; ++i) {
     const Port port = static_cast<Port>(i);
+    if (!base.has(port)) continue;
     for (int axis = 0; axis < base[port].rank; ++axis) {
       add([=](Problem& p) { p[port].stride[axis] += 10000; });
     }
     const Role role = spec_of(port).role;
     const bool may_go = role == Role::kFlow || role == Role::kGradient ||
                         (pass == Pass::kForward && role == Role::kOptional);
-    if (base.has(port) && may_go) add([=](Problem& p) { drop(p, port); });
+    if (may_go) add([=](Problem& p) { drop(p, port); });
   }
   add([&](Problem& p) {
     if (p.pass == Pass::kForward) drop(p, Port::kFinalState);
