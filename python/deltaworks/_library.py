@@ -310,6 +310,7 @@ def library() -> ctypes.CDLL:
         ("dw_last_plan", text, []),
         ("dw_last_workspace_bytes", size, []),
         ("dw_cpu_isa", text, [ctypes.POINTER(ctypes.c_int32)]),
+        ("dw_cpu_peak", status, [ctypes.c_int32, ctypes.c_double, doubles]),
         ("dw_default_threads", ctypes.c_int32, []),
         ("dw_version", text, []),
         ("dw_build", text, []),
@@ -407,3 +408,13 @@ def cpu_isa() -> tuple[str, int]:
     if isa is None:
         raise ValueError(library().dw_last_error().decode())
     return isa.decode(), lanes.value
+
+
+def cpu_peak(threads: int, seconds: float) -> float:
+    """fp32 multiply-adds of single lanes a second, of that many threads together.
+
+    ValueError unless threads is in 1..1024 and seconds in (0, 60].
+    """
+    rate = ctypes.c_double()
+    require(library().dw_cpu_peak(threads, seconds, ctypes.byref(rate)))
+    return rate.value

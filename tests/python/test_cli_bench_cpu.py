@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from deltaworks import _library
+from deltaworks._library import cpu_peak
 from deltaworks.cli import _cpu_measure, _cpu_report, main
 from deltaworks.cli._cpu_measure import Settings, differences, measure, prepare, row_of
 from deltaworks.cli._cpu_operators import OPERATORS, Case, make_inputs
 from deltaworks.cli._cpu_peers import chunked, loop
-from deltaworks.cli._cpu_timing import peak
 from deltaworks.cli._cpu_worker import Worker
 from deltaworks.cli._errors import UserError
 
@@ -117,14 +117,14 @@ def test_a_fraction_above_the_bound_is_a_defect():
 
 def test_the_peak():
     _, lanes = _library.cpu_isa()
-    one = statistics.median(peak(1, 0.005) for _ in range(5))
+    one = statistics.median(cpu_peak(1, 0.005) for _ in range(5))
     # A lane does between one multiply-add in 20 ns and 16 of them in 1 ns.
     assert 0.05e9 * lanes < one < 16e9 * lanes
-    two = statistics.median(peak(2, 0.005) for _ in range(5))
+    two = statistics.median(cpu_peak(2, 0.005) for _ in range(5))
     assert 1.2 * one < two < 3 * one
     for threads, seconds in ((0, 0.1), (1025, 0.1), (1, 0.0), (1, 61.0), (1, math.nan)):
         with pytest.raises(ValueError, match=r"must be in [1(]"):
-            peak(threads, seconds)
+            cpu_peak(threads, seconds)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import torch
 
+from deltaworks._library import cpu_peak
 from deltaworks.cli._cpu_operators import OPERATORS, Case, make_inputs
 from deltaworks.cli._cpu_peers import chunked, loop
-from deltaworks.cli._cpu_timing import calls_in, peak, seconds_a_call, spread
+from deltaworks.cli._cpu_timing import calls_in, seconds_a_call, spread
 from deltaworks.errors import NotSupportedError
 
 PASSES = ("forward", "backward")
@@ -155,10 +156,10 @@ def _time(case, settings: Settings, plan: str, ours: Pair, peers, errors) -> lis
     peer_seconds = {(name, pass_): [] for name in peers for pass_ in PASSES}
     calls = {pass_: calls_in(_ROUND_SECONDS, getattr(ours, pass_)) for pass_ in PASSES}
     for turn in range(settings.rounds):
-        before = peak(settings.threads, settings.peak_seconds)
+        before = cpu_peak(settings.threads, settings.peak_seconds)
         for pass_ in PASSES:
             seconds[pass_].append(seconds_a_call(getattr(ours, pass_), calls[pass_]))
-            after = peak(settings.threads, settings.peak_seconds)
+            after = cpu_peak(settings.threads, settings.peak_seconds)
             peaks[pass_].append(statistics.median((before, after)))
             before = after
         if turn < settings.peer_rounds:

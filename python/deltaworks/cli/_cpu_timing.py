@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import statistics
 import time
 from collections.abc import Callable
-
-from deltaworks import _library
 
 _LARGEST_COUNT = 2**31 - 1  # of threads, in the C interface
 
@@ -41,16 +38,3 @@ def spread(seconds: list[float]) -> float:
         return 0.0
     low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
     return (high - low) / median
-
-
-def peak(threads: int, seconds: float) -> float:
-    """fp32 multiply-adds of single lanes a second, of that many threads together (dw_cpu_peak).
-
-    ValueError unless threads is in 1..1024 and seconds in (0, 60].
-    """
-    function = _library.library().dw_cpu_peak
-    function.restype = ctypes.c_int32
-    function.argtypes = [ctypes.c_int32, ctypes.c_double, ctypes.POINTER(ctypes.c_double)]
-    rate = ctypes.c_double()
-    _library.require(function(threads, seconds, ctypes.byref(rate)))
-    return rate.value
