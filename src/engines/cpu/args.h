@@ -16,12 +16,13 @@ namespace deltaworks::cpu {
 struct Tensor {
   void* data = nullptr;
   DType dtype{};
+  std::int64_t size = 0;       // bytes of an element
   std::int64_t heads_per = 1;  // heads of the recurrence that share one of the tensor
   std::int64_t stride[4] = {};
 
   [[gnu::always_inline]] bool present() const { return data != nullptr; }
   [[gnu::always_inline]] void* at(std::int64_t element) const {
-    return static_cast<char*>(data) + element * static_cast<std::int64_t>(size_of(dtype));
+    return static_cast<char*>(data) + element * size;
   }
 };
 
@@ -73,11 +74,11 @@ struct Run {
   void* data;
   DType dtype;
   std::int64_t stride;  // in elements
+  std::int64_t size;    // bytes of an element
 
   // The run without its first `count` elements.
   [[gnu::always_inline]] Run after(std::int64_t count) const {
-    const std::int64_t bytes = count * stride * static_cast<std::int64_t>(size_of(dtype));
-    return {static_cast<char*>(data) + bytes, dtype, stride};
+    return {static_cast<char*>(data) + count * stride * size, dtype, stride, size};
   }
 };
 
@@ -86,14 +87,15 @@ static inline Run row(const Args& args, Port port, Step step, std::int64_t head)
   const Tensor& x = args[port];
   const std::int64_t shared = x.heads_per == 1 ? head : head / x.heads_per;
   return {x.at(step.t * x.stride[0] + step.sub * x.stride[1] + shared * x.stride[2]), x.dtype,
-          x.stride[3]};
+          x.stride[3], x.size};
 }
 
 // Row v of the state of (sequence, head).
 static inline Run state_row(const Args& args, Port port, std::int64_t n, std::int64_t head,
                             std::int64_t v) {
   const Tensor& x = args[port];
-  return {x.at(n * x.stride[0] + head * x.stride[1] + v * x.stride[2]), x.dtype, x.stride[3]};
+  return {x.at(n * x.stride[0] + head * x.stride[1] + v * x.stride[2]), x.dtype, x.stride[3],
+          x.size};
 }
 
 // First element of a row.

@@ -20,8 +20,8 @@ struct Kernels {
   std::int32_t heads;        // heads that one forward item takes at most
 
   // One sequence, heads [head, head + count) with count <= heads, and values [v_begin, v_end),
-  // v_begin a multiple of value_block. The scratch is that of one head.
-  std::size_t (*forward_scratch)(const Args& args);
+  // v_begin a multiple of value_block; scratch for as many heads.
+  std::size_t (*forward_scratch)(const Args& args, std::int64_t heads);
   void (*forward)(const Args& args, std::int64_t n, std::int64_t head, std::int64_t count,
                   std::int64_t v_begin, std::int64_t v_end, float* scratch);
 

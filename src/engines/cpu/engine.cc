@@ -121,8 +121,7 @@ class CpuExecutable final : public Executable {
     }
     head_items_ = (dims.HO + heads_ - 1) / heads_;
     items_ = dims.N * head_items_ * spans_;
-    scratch_ =
-        static_cast<std::size_t>(std::min(heads_, dims.HO)) * kernels_.forward_scratch(args_);
+    scratch_ = kernels_.forward_scratch(args_, std::min(heads_, dims.HO));
   }
 
   // The tensors as the kernels walk them (args.h), without memory: only a base that is not null
@@ -134,6 +133,7 @@ class CpuExecutable final : public Executable {
       cpu::Tensor& x = args_.tensors[index(spec.port)];
       x.data = &args_;
       x.dtype = desc.dtype;
+      x.size = static_cast<std::int64_t>(size_of(desc.dtype));
       std::int64_t heads = args_.dims.HO;
       const Shape& shape = spec.shape(desc.rank);
       const auto& stride = desc.stride;

@@ -4,9 +4,8 @@
 // their derivation: docs/design/gated-delta-rule.md.
 #pragma once
 
-#include "engines/cpu/kernels/forward-inl.h"
 #include "engines/cpu/kernels/gradients-inl.h"
-#include "variants/traits.h"
+#include "engines/cpu/kernels/inputs-inl.h"
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
 namespace {  // members of classes would be weak symbols
@@ -32,7 +31,7 @@ struct Chunks {
                                                          std::int64_t head, bool reverse) {
   for (std::int64_t i = 0; i < place.count; ++i) {
     const Step step = step_of(args, place.r + i);
-    prefetch_step(args, step, head, 0, args.dims.V);
+    prefetch_step(args, step, head, 0, args.dims.V, 0, 1);
     if (!reverse) continue;
     for (Port port : {Port::kDO, Port::kDQ, Port::kDK, Port::kDV}) {
       if (args[port].present()) prefetch_row(row(args, port, step, head), args.dims.K);

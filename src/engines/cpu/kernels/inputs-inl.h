@@ -6,6 +6,8 @@
 // the number b is beta, the time step, or 1.
 #pragma once
 
+#include <iterator>
+
 #include "engines/cpu/kernels/lanes-inl.h"
 #include "variants/beta_guard.h"
 
@@ -73,6 +75,7 @@ static inline void load_gate_row(const Args& args, Step step, std::int64_t head,
                                  std::int64_t padded, const float* bias, float* to) {
   if (!is_first(step)) return clear(to, padded);
   load_row(row(args, Port::kG, step, head), args.dims.K, padded, to);
+  if (args.gate.form == GateForm::kLog) return map_lanes(padded, to, clamp_gate<Lanes>);
   const Lanes a{static_cast<double>(parameter(args, Port::kALog, head))};
   for (std::int64_t i = 0; i < padded; i += kLanes) {
     effective_gate(args.gate, Lanes::load(to + i), a, Lanes::load(bias + i)).store(to + i);
@@ -104,6 +107,27 @@ static inline void load_target(const Args& args, Step step, std::int64_t head, s
   if constexpr (Variant::write == Write::kPerValue) {
     load_row(row(args, Port::kW, step, head).after(v_begin), values, padded, flat);
     multiply_row(flat, to, padded, to);
+  }
+}
+
+// Asks for part `part` of `parts` of a step's rows ahead of their use.
+[[gnu::always_inline]] static inline void prefetch_step(const Args& args, Step step,
+                                                        std::int64_t head, std::int64_t v_begin,
+                                                        std::int64_t values, int part, int parts) {
+  constexpr struct {
+    Port port;
+    bool has_values;
+  } kRows[] = {{Port::kQ, false}, {Port::kK, false}, {Port::kV, true},     {Port::kO, true},
+               {Port::kG, false}, {Port::kW, true},  {Port::kBeta, false}, {Port::kZ, true}};
+  for (int i = part; i < std::ssize(kRows); i += parts) {
+    const auto [port, has_values] = kRows[i];
+    if (!args[port].present()) continue;
+    const Run run = row(args, port, step, head);
+    if (has_values) {
+      prefetch_row(run.after(v_begin), values);
+    } else if (run.stride == 1) {
+      prefetch_row(run, args.dims.K);
+    }
   }
 }
 

@@ -34,7 +34,7 @@ struct Lanes {
 static inline Lanes lowest_gate(Lanes) { return Lanes(-110.0); }
 
 // Highway's functions are defined where they are finite; NaN and the rest are seen to here.
-static inline Lanes exp_of(Lanes a) {
+[[gnu::always_inline]] static inline Lanes exp_of(Lanes a) {
   const Vec largest = hn::Set(f32, 88.72283f);
   const Vec y = hn::Exp(f32, hn::Min(a.x, largest));
   const Vec bounded = hn::IfThenElse(hn::Gt(a.x, largest), hn::Inf(f32), y);

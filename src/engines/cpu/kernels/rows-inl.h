@@ -12,6 +12,10 @@ static inline void clear(float* x, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) x[i] = 0.0f;
 }
 
+static inline void fill(float* x, std::int64_t count, float value) {
+  for (std::int64_t i = 0; i < count; ++i) x[i] = value;
+}
+
 static inline void copy(const float* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
 }
@@ -86,8 +90,7 @@ static inline std::int64_t narrow(const float* from, std::int64_t count, Run run
 [[gnu::always_inline]] static inline void prefetch_row(Run run, std::int64_t count) {
   constexpr std::int64_t kCacheLine = 64;
   const auto* from = static_cast<const char*>(run.data);
-  const std::int64_t bytes =
-      run.stride == 1 ? count * static_cast<std::int64_t>(size_of(run.dtype)) : 1;
+  const std::int64_t bytes = run.stride == 1 ? count * run.size : 1;
   for (std::int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(from + i);
 }
 
@@ -139,6 +142,13 @@ static inline void scale_row(float c, const float* x, std::int64_t padded, float
   const Vec factor = hn::Set(f32, c);
   for (std::int64_t i = 0; i < padded; i += kLanes) {
     hn::StoreU(hn::Mul(factor, hn::LoadU(f32, x + i)), f32, to + i);
+  }
+}
+
+// to = x / y, over a padded row.
+static inline void divide_row(const float* x, const float* y, std::int64_t padded, float* to) {
+  for (std::int64_t i = 0; i < padded; i += kLanes) {
+    hn::StoreU(hn::Div(hn::LoadU(f32, x + i), hn::LoadU(f32, y + i)), f32, to + i);
   }
 }
 

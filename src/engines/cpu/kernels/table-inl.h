@@ -9,7 +9,6 @@
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
 
-static std::size_t forward_scratch(const Args& args) { return ForwardScratch(args, nullptr).size; }
 static std::size_t backward_scratch(const Args& args) {
   return with_variant(
       args.op, [&]<class Variant>() { return BackwardScratch<Variant>(args, nullptr).size; });
@@ -35,7 +34,7 @@ static constexpr Kernels table(const char* isa) {
           static_cast<std::int32_t>(kLanes),
           static_cast<std::int32_t>(kValueBlock),
           static_cast<std::int32_t>(kHeads),
-          forward_scratch,
+          forward_floats,
           forward_item,
           backward_scratch,
           backward_sums,
