@@ -21,7 +21,7 @@ static inline void copy(const float* from, std::int64_t count, float* to) {
 }
 
 // Widens whole vectors; returns how many elements it did.
-static inline std::int64_t widen(Run run, std::int64_t count, float* to) {
+static inline std::int64_t widen(const Run& run, std::int64_t count, float* to) {
   const std::int64_t whole = count / kLanes * kLanes;
   if (run.dtype == DType::kFloat32) {
     const auto* from = static_cast<const float*>(run.data);
@@ -49,7 +49,7 @@ static inline std::int64_t widen(Run run, std::int64_t count, float* to) {
 }
 
 // The inverse; rounds to nearest even. bf16 by integer arithmetic: Highway's demotion truncates.
-static inline std::int64_t narrow(const float* from, std::int64_t count, Run run) {
+static inline std::int64_t narrow(const float* from, std::int64_t count, const Run& run) {
   const std::int64_t whole = count / kLanes * kLanes;
   if (run.dtype == DType::kFloat32) {
     auto* to = static_cast<float*>(run.data);
@@ -87,7 +87,7 @@ static inline std::int64_t narrow(const float* from, std::int64_t count, Run run
 // Asks for a row ahead of its use. Rows of one head lie a whole token apart, further than the
 // hardware looks ahead by itself. Always inlined: a call of what only prefetches counts as one
 // without effect, and is dropped.
-[[gnu::always_inline]] static inline void prefetch_row(Run run, std::int64_t count) {
+[[gnu::always_inline]] static inline void prefetch_row(const Run& run, std::int64_t count) {
   constexpr std::int64_t kCacheLine = 64;
   const auto* from = static_cast<const char*>(run.data);
   const std::int64_t bytes = run.stride == 1 ? count * run.size : 1;
@@ -95,13 +95,13 @@ static inline std::int64_t narrow(const float* from, std::int64_t count, Run run
 }
 
 // Reads a row of `count` elements; the buffer's rest up to `padded` becomes zero.
-static inline void load_row(Run run, std::int64_t count, std::int64_t padded, float* to) {
+static inline void load_row(const Run& run, std::int64_t count, std::int64_t padded, float* to) {
   std::int64_t i = run.stride == 1 ? widen(run, count, to) : 0;
   for (; i < count; ++i) to[i] = load<float>(run.dtype, run.data, i * run.stride);
   for (; i < padded; ++i) to[i] = 0.0f;
 }
 
-static inline void store_row(const float* from, std::int64_t count, Run run) {
+static inline void store_row(const float* from, std::int64_t count, const Run& run) {
   std::int64_t i = run.stride == 1 ? narrow(from, count, run) : 0;
   for (; i < count; ++i) store(run.dtype, run.data, i * run.stride, from[i]);
 }
