@@ -26,18 +26,41 @@ struct Chunks {
   std::int64_t begin, end, steps, count;
 };
 
-// Asks for the rows of a chunk ahead of their use.
-[[gnu::always_inline]] static inline void prefetch_chunk(const Args& args, Place place,
-                                                         std::int64_t head, bool reverse) {
-  for (std::int64_t i = 0; i < place.count; ++i) {
-    const Step step = step_of(args, place.r + i);
-    prefetch_step(args, step, head, 0, args.dims.V, 0, 1);
-    if (!reverse) continue;
-    for (Port port : {Port::kDO, Port::kDQ, Port::kDK, Port::kDV}) {
-      if (args[port].present()) prefetch_row(row(args, port, step, head), args.dims.K);
+// Rows of the next chunk, asked for one by one while products of this one are formed: all at once
+// they would wait for each other.
+class Ahead {
+ public:
+  Ahead(const Args& args, Place place, std::int64_t head, bool reverse)
+      : args_(args), place_(place), head_(head) {
+    constexpr Port kBoth[] = {Port::kK, Port::kV, Port::kG, Port::kBeta, Port::kW};
+    constexpr Port kReverse[] = {Port::kQ, Port::kDO, Port::kDQ,    Port::kDK, Port::kDV,
+                                 Port::kZ, Port::kDG, Port::kDBeta, Port::kDW, Port::kDZ};
+    for (Port port : kBoth) add(port);
+    for (Port port : kReverse) {
+      if (reverse) add(port);
     }
   }
-}
+
+  [[gnu::always_inline]] void operator()() {
+    if (row_ == place_.count || count_ == 0) return;
+    const Run run = row(args_, ports_[port_], step_of(args_, place_.r + row_), head_);
+    prefetch_row(run, args_.dims.K > args_.dims.V ? args_.dims.K : args_.dims.V);
+    if (++port_ < count_) return;
+    port_ = 0;
+    ++row_;
+  }
+
+ private:
+  void add(Port port) {
+    if (args_[port].present() && args_[port].stride[3] == 1) ports_[count_++] = port;
+  }
+
+  const Args& args_;
+  Place place_;
+  std::int64_t head_, row_ = 0;
+  Port ports_[15];
+  int count_ = 0, port_ = 0;
+};
 
 // What both sweeps need of a chunk: keys, rows that erase, numbers and decays.
 template <class Variant>
@@ -75,20 +98,21 @@ static inline void load_chunk(const Args& args, Place place, std::int64_t head,
   x.decay.load(gates);
 }
 
-// R and U of a chunk, from its targets in x.t, the state that enters it, and x.L.
+// R and U of a chunk, from its targets in x.t, the state that enters it, and L.
 template <class Variant>
-static inline void form_writes(const float* S, float* R, BackwardScratch<Variant>& x) {
+static inline void form_writes(const float* S, const Overlaps& L, float* R, Ahead& ahead,
+                               BackwardScratch<Variant>& x) {
   if constexpr (Variant::erase == Erase::kNone) {
     copy(x.t, kChunk * x.V, R);
     scale_rows(x.b, R, kChunk, x.V, x.u);
   } else {
     x.decay.enter(x.x, x.rows);
-    product<false>(kChunk, x.V, x.K, Plain{x.rows, kChunk}, S, x.dX);
-    solve_residuals(x.b, x.L, x.dX, x.t, x.V, R, x.u);
+    product<false>(kChunk, x.V, x.K, Plain{x.rows, kChunk}, S, x.dX, ahead);
+    solve_residuals(x.b, L, x.dX, x.t, x.V, R, x.u);
   }
 }
 
-// S1 = through S0 + (leave * K)^T U for every chunk, keeping S0 and R.
+// S1 = through S0 + (leave * K)^T U for every chunk, keeping S0, R and L.
 template <class Variant>
 static inline void keep_states(const Args& args, std::int64_t n, std::int64_t head,
                                BackwardScratch<Variant>& x) {
@@ -98,10 +122,10 @@ static inline void keep_states(const Args& args, std::int64_t n, std::int64_t he
   for (std::int64_t c = 0; c < chunks.count; ++c) {
     const Place place = chunks[c];
     const float* S = x.states + c * x.K * x.V;
-    if (c + 1 < chunks.count) prefetch_chunk(args, chunks[c + 1], head, false);
+    Ahead ahead(args, c + 1 < chunks.count ? chunks[c + 1] : Place{}, head, false);
     load_chunk<Variant>(args, place, head, x);
     if constexpr (Variant::erase != Erase::kNone) {
-      x.decay.template scores<1>({x.x}, x.k, {&x.L});
+      x.decay.scores(x.x, x.k, x.overlaps[c]);
     }
     for (std::int64_t i = 0; i < kChunk; ++i) {
       clear(x.flat, x.V);
@@ -111,12 +135,12 @@ static inline void keep_states(const Args& args, std::int64_t n, std::int64_t he
       }
       put_row(x.flat, kChunk, i, x.V, x.t);
     }
-    form_writes(S, x.residuals + c * kChunk * x.V, x);
+    form_writes(S, x.overlaps[c], x.residuals + c * kChunk * x.V, ahead, x);
     if (c + 1 == chunks.count) break;
     float* next = x.states + (c + 1) * x.K * x.V;
     x.decay.carry(S, next);
     x.decay.leave(x.k, x.rows);
-    product<true>(x.K, x.V, kChunk, Transposed{x.rows, kChunk}, x.u, next);
+    product<true>(x.K, x.V, kChunk, Transposed{x.rows, kChunk}, x.u, next, ahead);
   }
 }
 
@@ -153,8 +177,8 @@ static inline void load_reads(const Args& args, Place place, std::int64_t head,
 // One chunk of the reverse sweep: from dS after it to dS before it.
 template <class Variant>
 static inline void reverse_chunk(const Args& args, Place place, Head head, std::int64_t begin,
-                                 const float* S, const float* R, double* sums,
-                                 BackwardScratch<Variant>& x) {
+                                 const float* S, const float* R, const Overlaps& L, double* sums,
+                                 Ahead ahead, BackwardScratch<Variant>& x) {
   constexpr bool kErase = Variant::erase != Erase::kNone;
   const std::int64_t K = x.K, V = x.V;
   auto& decay = x.decay;
@@ -165,17 +189,13 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
   transpose(x.u, kChunk, V, x.ut);
 
   // dU = P^T dO + (leave * K) dS; the solve turns it into dX, the gradient of U's right-hand side.
-  if constexpr (kErase) {
-    decay.template scores<2>({x.q, x.x}, x.k, {&x.P, &x.L});
-  } else {
-    decay.template scores<1>({x.q}, x.k, {&x.P});
-  }
+  decay.scores(x.q, x.k, x.P);
   lower<true>([&](std::int64_t i, std::int64_t j) { return static_cast<float>(x.P.at(i, j)); },
               x.reads);
   product<false>(kChunk, V, kChunk, Transposed{x.reads, kChunk}, x.dO, x.dX);
   decay.leave(x.k, x.rows);
-  product<true>(kChunk, V, K, Plain{x.rows, kChunk}, x.dS, x.dX);
-  if constexpr (kErase) solve_transposed(x.b, x.L, V, x.dX);
+  product<true>(kChunk, V, K, Plain{x.rows, kChunk}, x.dS, x.dX, ahead);
+  if constexpr (kErase) solve_transposed(x.b, L, V, x.dX);
   if (args[Port::kZ].present()) {
     // The output before its gate, for z.
     decay.enter(x.q, x.rows);
@@ -196,25 +216,25 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
 
   // Through the states, then from pair to pair.
   decay.begin_gradient(S, x.dS);
-  decay.entering_gradient(x.q, S, x.dOt, x.dq);
-  decay.leaving_gradient(x.k, x.dS, x.ut, x.dk);
+  decay.entering_gradient(x.q, S, x.dOt, x.dq, ahead);
+  decay.leaving_gradient(x.k, x.dS, x.ut, x.dk, ahead);
   if constexpr (kErase) {
     float minus_b[kChunk];
     for (std::int64_t i = 0; i < kChunk; ++i) minus_b[i] = -x.b[i];
     scale_rows(minus_b, x.dX, kChunk, V, x.rows_v);
     transpose(x.rows_v, kChunk, V, x.dXt);
-    decay.entering_gradient(x.x, S, x.dXt, x.dx);
+    decay.entering_gradient(x.x, S, x.dXt, x.dx, ahead);
   }
-  const Pairs pairs{&x.P, &x.L, &x.dP, &x.dL};
+  const Pairs pairs{&x.P, &L, &x.dP, &x.dL};
   decay.template pairs_gradient<kErase>(pairs, x.q, x.k, x.x, x.dq, x.dk, x.dx);
 
   // dS0 = through dS + (enter * Q)^T dO - (enter * X)^T (b dX).
   decay.carry(x.dS, x.dS);
   decay.enter(x.q, x.rows);
-  product<true>(K, V, kChunk, Transposed{x.rows, kChunk}, x.dO, x.dS);
+  product<true>(K, V, kChunk, Transposed{x.rows, kChunk}, x.dO, x.dS, ahead);
   if constexpr (kErase) {
     decay.enter(x.x, x.rows);
-    product<true>(K, V, kChunk, Transposed{x.rows, kChunk}, x.rows_v, x.dS);
+    product<true>(K, V, kChunk, Transposed{x.rows, kChunk}, x.rows_v, x.dS, ahead);
   }
   store_gradients<Variant>(args, place, head, begin, R, sums, x);
 }
@@ -231,9 +251,9 @@ static void backward(const Args& args, std::int64_t n, std::int64_t group, doubl
     keep_states(args, n, head.head, x);
     load_state(args, Port::kDFinalState, n, head.head, x, x.dS);
     for (std::int64_t c = chunks.count - 1; c >= 0; --c) {
-      if (c > 0) prefetch_chunk(args, chunks[c - 1], head.head, true);
+      const Ahead ahead(args, c > 0 ? chunks[c - 1] : Place{}, head.head, true);
       reverse_chunk(args, chunks[c], head, chunks.begin, x.states + c * x.K * x.V,
-                    x.residuals + c * kChunk * x.V, sums + args.sums * i, x);
+                    x.residuals + c * kChunk * x.V, x.overlaps[c], sums + args.sums * i, ahead, x);
     }
     store_state(args, Port::kDInitialState, n, head.head, x.dS, x);
   }

@@ -31,6 +31,7 @@ struct Overlaps {
   double at(std::int64_t i, std::int64_t j) const { return x[i * kChunk + j]; }
   alignas(64) double x[kChunk * kChunk];
 };
+inline constexpr std::int64_t kOverlapFloats = sizeof(Overlaps) / sizeof(float);
 
 // What the pairs of rows i >= j of a chunk have to do with one another, i > j for L.
 struct Pairs {

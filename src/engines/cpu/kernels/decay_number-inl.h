@@ -67,15 +67,12 @@ class DecayNumber {
     }
   }
 
-  // The part j <= i of out_ij = sum over d of left_id D_ij k_jd, for each left.
-  template <int kLefts>
-  void scores(const float* const (&left)[kLefts], const float* k, Overlaps* const (&out)[kLefts]) {
+  // The part j <= i of out_ij = sum over d of left_id D_ij k_jd.
+  void scores(const float* left, const float* k, Overlaps& out) {
     transpose(k, kChunk, K_, kt_);
-    for (int m = 0; m < kLefts; ++m) {
-      exact_lower_product(kChunk, K_, Plain{left[m], kChunk}, kt_, out[m]->x);
-      for (std::int64_t i = 0; i < kChunk; ++i) {
-        for (std::int64_t j = 0; j <= i; ++j) out[m]->x[i * kChunk + j] *= fade(i, j);
-      }
+    exact_lower_product(kChunk, K_, Plain{left, kChunk}, kt_, out.x);
+    for (std::int64_t i = 0; i < kChunk; ++i) {
+      for (std::int64_t j = 0; j <= i; ++j) out.x[i * kChunk + j] *= fade(i, j);
     }
   }
 
@@ -91,13 +88,17 @@ class DecayNumber {
   }
 
   // d = enter * (S f^T)^T, the gradient of `rows` that read S; f comes transposed, [V, kChunk].
-  void entering_gradient(const float* rows, const float* S, const float* ft, float* d) {
-    through_states(S, ft, enter_, d);
+  template <class Meanwhile>
+  void entering_gradient(const float* rows, const float* S, const float* ft, float* d,
+                         Meanwhile& meanwhile) {
+    through_states(S, ft, enter_, d, meanwhile);
     add_row_dots(rows, d, kChunk, K_, entering_);
   }
   // The same of `rows` that wrote what leaves.
-  void leaving_gradient(const float* rows, const float* dS, const float* ft, float* d) {
-    through_states(dS, ft, leave_, d);
+  template <class Meanwhile>
+  void leaving_gradient(const float* rows, const float* dS, const float* ft, float* d,
+                        Meanwhile& meanwhile) {
+    through_states(dS, ft, leave_, d, meanwhile);
     add_row_dots(rows, d, kChunk, K_, leaving_);
   }
 
@@ -135,10 +136,12 @@ class DecayNumber {
     return static_cast<double>(decay_[i * kChunk + j]);
   }
 
-  void through_states(const float* S, const float* ft, const float* factors, float* d) {
+  template <class Meanwhile>
+  void through_states(const float* S, const float* ft, const float* factors, float* d,
+                      Meanwhile& meanwhile) {
     // Before the product: a state near overflow is read as the recurrence reads it.
     scale_columns(factors, ft, V_, kChunk, faded_);
-    product<false>(K_, kChunk, V_, Plain{S, K_}, faded_, dt_);
+    product<false>(K_, kChunk, V_, Plain{S, K_}, faded_, dt_, meanwhile);
     transpose(dt_, K_, kChunk, d);
   }
 

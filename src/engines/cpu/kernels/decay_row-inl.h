@@ -49,22 +49,21 @@ class DecayRow {
     });
   }
 
-  // The part j <= i of out_ij = sum over d of left_id D_ijd k_jd, for each left, in double.
-  template <int kLefts>
-  void scores(const float* const (&left)[kLefts], const float* k, Overlaps* const (&out)[kLefts]) {
+  // The part j <= i of out_ij = sum over d of left_id D_ijd k_jd, in double.
+  void scores(const float* left, const float* k, Overlaps& out) {
     for (std::int64_t j = 0; j < kChunk; ++j) {
       get_row(k, kChunk, j, K_, w_);
       for (std::int64_t i = j; i < kChunk; ++i) {
-        WideSum sums[kLefts];
+        WideSum sum;
         each_vector([&](std::int64_t c) {
           Vec w = hn::LoadU(f32, w_ + c);
           if (i > j) {
             w = hn::Mul(w, at(a_, c, i));
             hn::StoreU(w, f32, w_ + c);
           }
-          for (int m = 0; m < kLefts; ++m) sums[m].add(at(left[m], c, i), w);
+          sum.add(at(left, c, i), w);
         });
-        for (int m = 0; m < kLefts; ++m) out[m]->x[i * kChunk + j] = sums[m].total();
+        out.x[i * kChunk + j] = sum.total();
       }
     }
   }
@@ -92,8 +91,10 @@ class DecayRow {
   }
 
   // d = enter * (S f^T)^T, the gradient of `rows` that read S; f comes transposed, [V, kChunk].
-  void entering_gradient(const float* rows, const float*, const float* ft, float* d) {
-    through_states(first_, ft, later_, d);
+  template <class Meanwhile>
+  void entering_gradient(const float* rows, const float*, const float* ft, float* d,
+                         Meanwhile& meanwhile) {
+    through_states(first_, ft, later_, d, meanwhile);
     each_vector([&](std::int64_t c) {  // gate t lies in what every row from t on reads
       Vec sum = zero();
       for (std::int64_t i = kChunk - 1; i >= 0; --i) {
@@ -103,8 +104,10 @@ class DecayRow {
     });
   }
   // The same of `rows` that wrote what leaves.
-  void leaving_gradient(const float* rows, const float* dS, const float* ft, float* d) {
-    through_states(dS, ft, leave_, d);
+  template <class Meanwhile>
+  void leaving_gradient(const float* rows, const float* dS, const float* ft, float* d,
+                        Meanwhile& meanwhile) {
+    through_states(dS, ft, leave_, d, meanwhile);
     each_vector([&](std::int64_t c) {  // gate t lies in what every row before t leaves
       Vec sum = hn::LoadU(f32, through_gradient_ + c);
       for (std::int64_t i = 0; i < kChunk; ++i) {
@@ -114,7 +117,8 @@ class DecayRow {
     });
   }
 
-  // Adds what the pairs of rows give to dq, dk and dx, and ends the gradients of the gates.
+  // Adds what the pairs of rows give to dq, dk and dx, and ends the gradients of the gates. Rows i
+  // are taken forward, where w_ij becomes w_(i+1)j, and then backward, where z_ij becomes z_(i-1)j.
   template <bool kErase>
   void pairs_gradient(const Pairs& p, const float* q, const float* k, const float* x, float* dq,
                       float* dk, float* dx) {
@@ -122,30 +126,44 @@ class DecayRow {
     for (std::int64_t i = 0; i < kChunk; ++i) {
       for (std::int64_t j = 0; j <= i; ++j) {
         dP[i * kChunk + j] = static_cast<float>(p.dP->at(i, j));
-        if (kErase) dL[i * kChunk + j] = static_cast<float>(p.dL->at(i, j));
+        dL[i * kChunk + j] = kErase && j < i ? static_cast<float>(p.dL->at(i, j)) : 0.0f;
       }
     }
     each_vector([&](std::int64_t c) {
-      for (std::int64_t j = 0; j < kChunk; ++j) {
-        alignas(64) float faded[kChunk * kLanes];
-        Vec w = at(k, c, j);
-        for (std::int64_t i = j; i < kChunk; ++i) {
-          if (i > j) w = hn::Mul(w, at(a_, c, i));
-          hn::StoreU(w, f32, faded + i * kLanes);
-          put(hn::MulAdd(hn::Set(f32, dP[i * kChunk + j]), w, at(dq, c, i)), dq, c, i);
-          if (kErase && i > j) {
-            put(hn::MulAdd(hn::Set(f32, dL[i * kChunk + j]), w, at(dx, c, i)), dx, c, i);
-          }
+      alignas(64) float faded[kChunk * (kChunk + 1) / 2 * kLanes];  // w, j <= i
+      alignas(64) float keys[kChunk * kLanes];                      // z of the row
+      const auto row = [&](std::int64_t i) { return faded + i * (i + 1) / 2 * kLanes; };
+      for (std::int64_t i = 0; i < kChunk; ++i) {
+        float* w = row(i);
+        const float *before = row(i) - i * kLanes, *from_q = dP + i * kChunk,
+                    *from_x = dL + i * kChunk;
+        const Vec a = at(a_, c, i);
+        Vec of_q = at(dq, c, i), of_x = kErase ? at(dx, c, i) : zero();
+        for (std::int64_t j = 0; j < i; ++j) {
+          const Vec wij = hn::Mul(a, hn::LoadU(f32, before + j * kLanes));
+          hn::StoreU(wij, f32, w + j * kLanes);
+          of_q = hn::MulAdd(hn::Set(f32, from_q[j]), wij, of_q);
+          if (kErase) of_x = hn::MulAdd(hn::Set(f32, from_x[j]), wij, of_x);
         }
-        Vec z = zero();
-        for (std::int64_t i = kChunk - 1; i > j; --i) {
-          z = hn::MulAdd(hn::Set(f32, dP[i * kChunk + j]), at(q, c, i), z);
-          if (kErase) z = hn::MulAdd(hn::Set(f32, dL[i * kChunk + j]), at(x, c, i), z);
-          put(hn::MulAdd(hn::LoadU(f32, faded + i * kLanes), z, at(dg_, c, i)), dg_, c, i);
-          z = hn::Mul(z, at(a_, c, i));
+        const Vec own = at(k, c, i);
+        hn::StoreU(own, f32, w + i * kLanes);
+        put(hn::MulAdd(hn::Set(f32, from_q[i]), own, of_q), dq, c, i);
+        if (kErase) put(of_x, dx, c, i);
+        hn::StoreU(zero(), f32, keys + i * kLanes);
+      }
+      for (std::int64_t i = kChunk - 1; i >= 0; --i) {
+        const float *w = row(i), *from_q = dP + i * kChunk, *from_x = dL + i * kChunk;
+        const Vec a = at(a_, c, i), of_q = at(q, c, i), of_x = kErase ? at(x, c, i) : zero();
+        Vec of_gate = at(dg_, c, i);
+        for (std::int64_t j = 0; j < i; ++j) {
+          Vec z = hn::MulAdd(hn::Set(f32, from_q[j]), of_q, hn::LoadU(f32, keys + j * kLanes));
+          if (kErase) z = hn::MulAdd(hn::Set(f32, from_x[j]), of_x, z);
+          of_gate = hn::MulAdd(hn::LoadU(f32, w + j * kLanes), z, of_gate);
+          hn::StoreU(hn::Mul(a, z), f32, keys + j * kLanes);
         }
-        z = hn::MulAdd(hn::Set(f32, dP[j * kChunk + j]), at(q, c, j), z);
-        put(hn::Add(at(dk, c, j), z), dk, c, j);
+        put(of_gate, dg_, c, i);
+        const Vec z = hn::MulAdd(hn::Set(f32, from_q[i]), of_q, hn::LoadU(f32, keys + i * kLanes));
+        put(hn::Add(at(dk, c, i), z), dk, c, i);
       }
     });
   }
@@ -185,8 +203,10 @@ class DecayRow {
     hn::StoreU(x, f32, m + place(c, i));
   }
 
-  void through_states(const float* S, const float* ft, const float* factors, float* d) {
-    product<false>(K_, kChunk, V_, Plain{S, K_}, ft, dt_);
+  template <class Meanwhile>
+  void through_states(const float* S, const float* ft, const float* factors, float* d,
+                      Meanwhile& meanwhile) {
+    product<false>(K_, kChunk, V_, Plain{S, K_}, ft, dt_, meanwhile);
     transpose(dt_, K_, kChunk, d);
     for (std::int64_t i = 0; i < kChunk * K_; i += kLanes) {
       // Nothing is left where the factor is 0, also of a product that overflowed.

@@ -30,6 +30,8 @@ struct BackwardScratch {
     const std::int64_t chunks = round_up(rows_of_all, steps) / steps;
     states = carver.take(chunks * K * V);
     residuals = carver.take(chunks * kChunk * V);
+    const std::int64_t of_chunks = Variant::erase == Erase::kNone ? 1 : chunks;
+    overlaps = reinterpret_cast<Overlaps*>(carver.take(of_chunks * kOverlapFloats));
     dS = carver.take(K * V);
     for (float** m : {&q, &k, &rows, &dq, &dk}) *m = carver.take(kChunk * K);
     x = k;
@@ -53,9 +55,10 @@ struct BackwardScratch {
   std::int64_t K, V;  // padded
   Carver carver;
   Decay decay;
-  float* states;     // [chunks][K, V], entering each chunk
-  float* residuals;  // [chunks][kChunk, V]
-  float* dS;         // [K, V]
+  float* states;       // [chunks][K, V], entering each chunk
+  float* residuals;    // [chunks][kChunk, V]
+  Overlaps* overlaps;  // L of each chunk, where keys erase
+  float* dS;           // [K, V]
   float *q, *k, *x, *beta = nullptr, *rows, *dq, *dk, *dx = nullptr;
   float *t, *u, *ut, *dO, *dOt, *dX, *dXt, *rows_v, *o = nullptr;
   float* reads;                                      // P, [kChunk, kChunk]
@@ -63,7 +66,7 @@ struct BackwardScratch {
   float *gate = nullptr, *bias = nullptr;            // a row each
   float *dq_sum, *dk_sum, *dv_sum;  // flat rows, summed over the heads of the group so far
   float b[kChunk], q_norm[kChunk], k_norm[kChunk];
-  Overlaps P, L, dP, dL;
+  Overlaps P, dP, dL;
   std::size_t size;
 };
 

@@ -53,12 +53,18 @@ struct Transposed {
 inline constexpr std::int64_t kRun = 32;
 static_assert(kRun % kPanel == 0);
 
+struct Nothing {
+  void operator()() const {}
+};
+
 // C (+)= A B with A [rows, depth], B [depth, cols], C [rows, cols]; C must not overlap A or B.
-template <bool kAccumulate, class Left>
+// `meanwhile` is called before each block of the result.
+template <bool kAccumulate, class Left, class Meanwhile = Nothing>
 static inline void product(std::int64_t rows, std::int64_t cols, std::int64_t depth, Left a,
-                           const float* b, float* c) {
+                           const float* b, float* c, Meanwhile&& meanwhile = {}) {
   for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
     for (std::int64_t i = 0; i < rows; i += kRows) {
+      meanwhile();
       float* out = panel_row(c, rows, i, panel);
       const float* right = panel_row(b, depth, 0, panel);
       for (std::int64_t run = 0; run < depth; run += kRun) {
@@ -103,19 +109,27 @@ static inline void exact_lower_product(std::int64_t size, std::int64_t depth, Pl
   const hn::Half<F32> half;
   const hn::RepartitionToWide<F32> f64;
   constexpr std::int64_t kHalf = kLanes / 2;
+  double left[kPanel * kExactRows];
   for (std::int64_t i = 0; i < size; i += kExactRows) {
     for (std::int64_t j = 0; j < i + kExactRows; j += kLanes) {
       hn::Vec<decltype(f64)> acc[kExactRows][2];
       for (auto& row : acc) row[0] = row[1] = hn::Zero(f64);
       const float* right = b + j / kPanel * depth * kPanel + j % kPanel;
-      for (std::int64_t p = 0; p < depth; ++p) {
-        const float* left = a.at(i, p);
-        const auto b0 = hn::PromoteTo(f64, hn::LoadU(half, right + p * kPanel));
-        const auto b1 = hn::PromoteTo(f64, hn::LoadU(half, right + p * kPanel + kHalf));
+      for (std::int64_t p = 0; p < depth; p += kPanel) {
         for (std::int64_t m = 0; m < kExactRows; ++m) {
-          const auto x = hn::Set(f64, static_cast<double>(left[m * Plain::kRowStep]));
-          acc[m][0] = hn::MulAdd(x, b0, acc[m][0]);
-          acc[m][1] = hn::MulAdd(x, b1, acc[m][1]);
+          for (std::int64_t s = 0; s < kPanel; s += kHalf) {
+            const auto x = hn::LoadU(half, a.at(i + m, p) + s);
+            hn::StoreU(hn::PromoteTo(f64, x), f64, left + m * kPanel + s);
+          }
+        }
+        for (std::int64_t s = 0; s < kPanel; ++s, right += kPanel) {
+          const auto b0 = hn::PromoteTo(f64, hn::LoadU(half, right));
+          const auto b1 = hn::PromoteTo(f64, hn::LoadU(half, right + kHalf));
+          for (std::int64_t m = 0; m < kExactRows; ++m) {
+            const auto x = hn::Set(f64, left[m * kPanel + s]);
+            acc[m][0] = hn::MulAdd(x, b0, acc[m][0]);
+            acc[m][1] = hn::MulAdd(x, b1, acc[m][1]);
+          }
         }
       }
       for (std::int64_t m = 0; m < kExactRows; ++m) {
