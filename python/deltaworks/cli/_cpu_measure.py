@@ -184,7 +184,7 @@ def row_of(case: Case, pass_: str, seconds: list[float], peaks: list[float], pee
 
     `seconds` and `peaks` are those of each round; `peers` are (tokens, seconds) by name. `fraction`
     is the median over the rounds, each with its own peak; `best_fraction` is that of the best time
-    and the largest peak.
+    and the largest peak, `ceiling_fraction` the same of the operations that cannot be spared.
     """
     token_heads, lane_ops = case.tokens * case.heads, case.lane_ops(pass_)
     best, median = min(seconds), statistics.median(seconds)
@@ -203,6 +203,7 @@ def row_of(case: Case, pass_: str, seconds: list[float], peaks: list[float], pee
         "spread": spread(seconds),
         "fraction": statistics.median(fractions),
         "best_fraction": lane_ops * token_heads / (max(peaks) * best),
+        "ceiling_fraction": case.least_lane_ops(pass_) * token_heads / (max(peaks) * best),
         "seconds": seconds,
         "peaks": peaks,
     }

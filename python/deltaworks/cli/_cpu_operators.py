@@ -2,11 +2,14 @@
 
 Nothing here imports torch before it makes inputs. The bound of a pass is its lane-operations a
 token and head over the rate of the peak loop; a multiply counts as one, a multiply-add as one. They
-are those of the recurrence, in units of K V:
+are those of the recurrence as it is written, in units of K V:
 
     forward    decay the state, read the erase row, write, read the query: 4; without an erase row 3
     backward   the states once more, without the last read: 3 (2); the gradient of the state: decay,
                query, erase: 3 (2); the gradients of q, k, e, w: 4 (3)
+
+Not all of them are needed: decays can be gathered in one factor that the state is kept without, and
+a sub-step that is not a token's last is not read. What is left of them no kernel can pass.
 """
 
 from __future__ import annotations
@@ -39,6 +42,12 @@ class Case(NamedTuple):
         """A token and head, "forward" or "backward"."""
         units = OPERATORS[self.op].units[pass_]
         return units * self.key_dim * self.value_dim * self.sub_steps
+
+    def least_lane_ops(self, pass_: str) -> int:
+        """Without the decays of states and of their gradients, and what is not read."""
+        decays, reads = {"forward": (1, 1), "backward": (2, 2)}[pass_]
+        units = (OPERATORS[self.op].units[pass_] - decays) * self.sub_steps
+        return (units - reads * (self.sub_steps - 1)) * self.key_dim * self.value_dim
 
 
 class Operator(NamedTuple):
