@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 
+#include "core/strings.h"
+
 namespace deltaworks {
 namespace {
 
@@ -163,6 +165,9 @@ const char* name(Op op, Port port) {
   return name(port);
 }
 
+std::string io_names(Op op) {
+  return cat(name(op, Port::kQ), " ", name(op, Port::kK), " ", name(op, Port::kV));
+}
 const char* name(Op op, Axis axis) {
   static constexpr const char* kNames[] = {"T", "H", "HK",  "HV",  "HO", "K",
                                            "V", "N", "N+1", "T*n", "n"};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "deltaworks/problem.h"
 
@@ -87,6 +88,8 @@ inline const char* op_name(Op op) { return spec_of(op).name; }
 // A port's name in an operation; its general one where the operation has no such port.
 const char* name(Op op, Port port);
 const char* name(Op op, Axis axis);
+// Those of the rows that share q's dtype: "q k v", or "C B x".
+std::string io_names(Op op);
 std::int64_t extent(const Dims& dims, Axis axis);
 
 // Where the forward puts final states; they are written if that tensor is there.

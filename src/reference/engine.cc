@@ -13,6 +13,7 @@
 
 #include "core/strings.h"
 #include "core/threads.h"
+#include "problem/ports.h"
 #include "reference/gradient.h"
 #include "reference/recurrent.h"
 #include "variants/list.h"
@@ -134,7 +135,7 @@ class ReferenceEngine final : public Engine {
             .need(q.device.type == DeviceType::kCpu, "tensors must be in CPU memory",
                   deltaworks::name(q.device.type))
             .need(q.dtype == DType::kFloat64 || !problem.plan_name.empty(),
-                  "q k v must be float64, or plan_name must pin it",
+                  cat(io_names(problem.op), " must be float64, or plan_name must pin it"),
                   cat(deltaworks::name(q.dtype), " and no plan_name"))
             .need(!problem.has(Port::kStateIndices), "state_indices must be absent", "a tensor")
             .need(o.checkpoint_every_n_tokens == 0, "checkpoint_every_n_tokens must be 0",

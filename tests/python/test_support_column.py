@@ -20,10 +20,10 @@ BUILD = ROOT / "build" / "dev-cpu"
 SOURCE = ROOT / "src" / "engines" / "cpu" / "engine.cc"
 LIBRARY = Path("python/deltaworks/lib/libdeltaworks.so.0")
 
-BEFORE = """.need(q.dtype != DType::kFloat64, "q k v must be float32, bfloat16 or float16",
-                  deltaworks::name(q.dtype))"""
-AFTER = """.need(q.dtype == DType::kFloat32, "q k v must be float32, only float32",
-                  deltaworks::name(q.dtype))"""
+BEFORE = """.need(q.dtype != DType::kFloat64,
+                  cat(io_names(problem.op), " must be float32, bfloat16 or float16"),"""
+AFTER = """.need(q.dtype == DType::kFloat32,
+                  cat(io_names(problem.op), " must be float32, only float32"),"""
 REASON = "gdn_cpu: q k v must be float32, only float32, got bfloat16"
 PROBLEM = "gdn:fwd:bf16:N2T64H4K64V64"
 

@@ -298,7 +298,8 @@ class CpuEngine final : public Engine {
         Check{}
             .need(q.device.type == DeviceType::kCpu, "tensors must be in CPU memory",
                   deltaworks::name(q.device.type))
-            .need(q.dtype != DType::kFloat64, "q k v must be float32, bfloat16 or float16",
+            .need(q.dtype != DType::kFloat64,
+                  cat(io_names(problem.op), " must be float32, bfloat16 or float16"),
                   deltaworks::name(q.dtype))
             .need(!problem.has(Port::kStateIndices),
                   "state_indices must be absent (state pools are not supported yet)", "a tensor")
