@@ -94,7 +94,6 @@ static void start_head(const Args& args, const Item& item, std::int64_t h, Forwa
   }
   if (item.begin == item.end) return;
   load_steps<Variant>(args, item.begin, 1, h, 0, head, x);
-  if (!is_last(args, step_of(args, item.begin))) clear(x.q_read, x.K);
   clear(x.t, kValueBlock);  // as a write row of zeros
   for (std::int64_t v = 0; v < item.padded(); v += kValueBlock) {
     sweep<Fade::kNone, Variant::erase != Erase::kNone, true>(
@@ -125,6 +124,23 @@ static inline void solve_step(const Args& args, std::int64_t i, std::int64_t v,
   }
 }
 
+// The sweep of step s of the run that begins with step r, values [v, v + kValueBlock).
+template <class Variant>
+static inline void sweep_step(const Args& args, std::int64_t r, std::int64_t s, std::int64_t v,
+                              const float* u, ForwardHead& head, const Steps& x) {
+  constexpr bool kErase = Variant::erase != Erase::kNone;
+  constexpr Fade kFade = kHasGateRow<Variant> ? Fade::kRow : Fade::kNumber;
+  const std::int64_t keys = args.dims.K;
+  const Numbers& numbers = x.numbers[s];
+  const bool read = args.dims.n == 1 || is_last(args, step_of(args, r + s + 1));
+  const auto update =
+      numbers.folds ? (read ? sweep<kFade, kErase, true> : sweep<kFade, kErase, false>)
+                    : (read ? sweep<Fade::kNone, kErase, true> : sweep<Fade::kNone, kErase, false>);
+  update(keys, x.k + s * x.K, erase_row<Variant>(x, s + 1), x.q_read + (s + 1) * x.K,
+         kHasGateRow<Variant> ? x.decay + s * x.K : &numbers.decay, u, head.state + v * keys,
+         head.erased + v, head.read + v);
+}
+
 // Asks for rows of the run after r, a piece of them before each sweep: over an item's heads, blocks
 // of values and steps the pieces are all of them. Heads of one token follow each other, as their
 // rows do in memory.
@@ -141,9 +157,7 @@ static inline void solve_step(const Args& args, std::int64_t i, std::int64_t v,
 template <class Variant>
 static void advance_head(const Args& args, const Item& item, std::int64_t i, std::int64_t r,
                          ForwardHead& head, Steps& x) {
-  constexpr bool kErase = Variant::erase != Erase::kNone;
-  constexpr Fade kFade = kHasGateRow<Variant> ? Fade::kRow : Fade::kNumber;
-  const std::int64_t keys = args.dims.K, end = item.end, h = item.h + i;
+  const std::int64_t end = item.end, h = item.h + i;
   const std::int64_t values = item.values(), padded = item.padded();
   const std::int64_t count = end - r < kSteps ? end - r : kSteps;
   const std::int64_t ahead = end - (r + 1) < count ? end - (r + 1) : count;
@@ -163,14 +177,7 @@ static void advance_head(const Args& args, const Item& item, std::int64_t i, std
       prefetch_next(args, item, r, i, s, v);
       float u[kValueBlock];
       solve_step<Variant>(args, s, v, head, x, u);
-      const bool read = args.dims.n == 1 || is_last(args, step_of(args, r + s + 1));
-      const auto update =
-          x.numbers[s].folds
-              ? (read ? sweep<kFade, kErase, true> : sweep<kFade, kErase, false>)
-              : (read ? sweep<Fade::kNone, kErase, true> : sweep<Fade::kNone, kErase, false>);
-      update(keys, x.k + s * x.K, erase_row<Variant>(x, s + 1), x.q_read + (s + 1) * x.K,
-             kHasGateRow<Variant> ? x.decay + s * x.K : &x.numbers[s].decay, u,
-             head.state + v * keys, head.erased + v, head.read + v);
+      sweep_step<Variant>(args, r, s, v, u, head, x);
     }
   }
   for (std::int64_t s = 0; s < count; ++s) {
