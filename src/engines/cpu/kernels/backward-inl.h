@@ -42,15 +42,21 @@ class Ahead {
   }
 
   [[gnu::always_inline]] void operator()() {
-    if (row_ == place_.count || count_ == 0) return;
-    const Run run = row(args_, ports_[port_], step_of(args_, place_.r + row_), head_);
-    prefetch_row(run, args_.dims.K > args_.dims.V ? args_.dims.K : args_.dims.V);
-    if (++port_ < count_) return;
-    port_ = 0;
-    ++row_;
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (row_ == place_.count || count_ == 0) return;
+      const Run run = row(args_, ports_[port_], step_of(args_, place_.r + row_), head_);
+      prefetch_row(run, args_.dims.K > args_.dims.V ? args_.dims.K : args_.dims.V);
+      if (++port_ < count_) continue;
+      port_ = 0;
+      ++row_;
+    }
   }
 
  private:
+  // So that all rows have had their turn before the products end: blocks of wider vectors are
+  // fewer.
+  static constexpr int kAtOnce = kLanes < 16 ? 1 : 3;
+
   void add(Port port) {
     if (args_[port].present() && args_[port].stride[3] == 1) ports_[count_++] = port;
   }
