@@ -271,6 +271,29 @@ def test_a_state_near_overflow_is_read_after_its_decay(op, q_size, k_size):
     check_problem(problem, names=names)
 
 
+@pytest.mark.parametrize("regime", ["growth", "queries"])
+@delta_rules
+def test_no_factor_overflows_before_its_product(op, regime):
+    """A state of 1e-33 that grows by exp(78) after slow decays, and queries of 1e34 that read one of
+    1e-10: what multiplies them is as large as a float can be, the products are not."""
+    problem = build(Case(lengths=(40,), K=64, l2norm=False, op=op))
+    inputs = problem.inputs
+    inputs["g"][:20] = -0.01
+    if regime == "growth":
+        inputs["g"][20] = 78
+        inputs["v"][: 20 * len(inputs["v"]) // len(inputs["q"])] *= 1e-33
+        inputs["initial_state"] *= 1e-33
+    else:
+        inputs["q"] *= 1e34
+        inputs["v"] *= 1e-10
+        inputs["initial_state"] *= 1e-10
+    problem.d_final[:] = 0
+    names = ("o", "final_state") if regime == "growth" else ("o",)
+    loop = oracle.of(problem, torch.float32)
+    assert all(loop[name].isfinite().all() for name in names)
+    check_problem(problem, names=names)
+
+
 @pytest.mark.parametrize("K", [4, 16, 32])
 @delta_rules
 def test_equal_keys_with_beta_two_are_within_their_bounds(op, K):

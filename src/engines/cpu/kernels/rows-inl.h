@@ -145,13 +145,6 @@ static inline void scale_row(float c, const float* x, std::int64_t padded, float
   }
 }
 
-// to = x / y, over a padded row.
-static inline void divide_row(const float* x, const float* y, std::int64_t padded, float* to) {
-  for (std::int64_t i = 0; i < padded; i += kLanes) {
-    hn::StoreU(hn::Div(hn::LoadU(f32, x + i), hn::LoadU(f32, y + i)), f32, to + i);
-  }
-}
-
 // to += c x, over a padded row.
 static inline void add_scaled_row(float c, const float* x, std::int64_t padded, float* to) {
   const Vec factor = hn::Set(f32, c);

@@ -71,48 +71,85 @@ struct Steps {
   std::size_t size;
 };
 
-// C of the step in `slot` as a number, whose decay is d. Returns what the rows that read are
-// multiplied by.
-static inline float advance_scale(float d, ForwardHead& head, Numbers& numbers) {
+// C of a step as a number, whose decay is d. Where the step folds, its rows that read are
+// multiplied by d, and by the C before it only what they have read: neither product is larger than
+// what the recurrence forms.
+static inline void advance_scale(float d, ForwardHead& head, Numbers& numbers) {
   const double seen = head.scale * d;
   numbers.folds = !(seen >= 1 && seen <= kMostScale);
+  numbers.read_scale = static_cast<float>(numbers.folds ? head.scale : seen);
   head.scale = numbers.folds ? kMostScale : seen;
   numbers.decay = static_cast<float>(seen / head.scale);
   numbers.write_scale = static_cast<float>(1 / head.scale);
-  numbers.read_scale = numbers.folds ? 1.0f : static_cast<float>(seen);
-  return numbers.folds ? static_cast<float>(seen) : 1.0f;
 }
 
-// The same by channel, from the logs of a step's decays, and what it makes of the step's rows: on
-// entry x_read holds beta or, without kBetaRow, nothing. Returns q.k.
-template <bool kBetaRow>
-static inline float advance_scales(std::int64_t padded, const float* gate, float* seen,
-                                   float* scales, float* k, float* x_read, float* q_read,
-                                   float* decay, Numbers& numbers) {
+// C by channel after one more decay of the logs in `gate`, in x.seen. Whether all are in [1,
+// kMostScale].
+static inline bool advance_scales(const ForwardHead& head, Steps& x) {
   const Vec least = hn::Set(f32, 1.0f), most = hn::Set(f32, kMostScale);
   auto inside = hn::Eq(least, least);
-  for (std::int64_t i = 0; i < padded; i += kLanes) {
-    const Vec c = hn::Mul(hn::LoadU(f32, scales + i), exp_of(Lanes::load(gate + i)).x);
+  for (std::int64_t i = 0; i < x.K; i += kLanes) {
+    const Vec d = exp_of(Lanes::load(x.gate + i)).x,
+              c = hn::Mul(hn::LoadU(f32, head.scales + i), d);
     inside = hn::And(inside, hn::And(hn::Ge(c, least), hn::Le(c, most)));
-    hn::StoreU(c, f32, seen + i);
+    hn::StoreU(c, f32, x.seen + i);
   }
-  numbers.folds = !hn::AllTrue(f32, inside);
-  numbers.read_scale = numbers.write_scale = 1.0f;
-  if (numbers.folds) scale_row(1.0f / kMostScale, seen, padded, decay);
-  const auto folds = hn::Ne(hn::Set(f32, numbers.folds ? 1.0f : 0.0f), zero());
-  Vec overlap = zero();
+  return hn::AllTrue(f32, inside);
+}
+
+// Whether C times a row may overflow where the row times the decay alone does not.
+static inline bool is_large(std::int64_t padded, const float* row, const float* gate) {
+  const Vec large = hn::Set(f32, 0x1p60f), growing = hn::Set(f32, 30.0f);
+  auto any = hn::Lt(large, zero());
   for (std::int64_t i = 0; i < padded; i += kLanes) {
-    const Vec read = hn::LoadU(f32, seen + i), written = hn::IfThenElse(folds, most, read);
+    any = hn::Or(any, hn::Gt(hn::Abs(hn::LoadU(f32, row + i)), large));
+    any = hn::Or(any, hn::Gt(hn::LoadU(f32, gate + i), growing));
+  }
+  return !hn::AllFalse(f32, any);
+}
+
+// Makes the step in `slot` fold C in altogether, so that it is 1 after it.
+static inline void fold_whole(std::int64_t slot, ForwardHead& head, Steps& x) {
+  float *k = x.k + slot * x.K, *decay = x.decay + slot * x.K;
+  if (x.numbers[slot].folds) {
+    scale_row(kMostScale, decay, x.K, decay);
+  } else {
+    copy(head.scales, x.K, decay);
+  }
+  multiply_row(head.scales, k, x.K, k);
+  fill(head.scales, x.K, 1.0f);
+  x.numbers[slot].folds = true;
+}
+
+// Numbers and rows of the step in `slot`, whose gate is in x.gate and, with kBetaRow, beta in its
+// x_read.
+template <bool kBetaRow>
+static inline void scale_step(std::int64_t slot, ForwardHead& head, Steps& x) {
+  float *k = x.k + slot * x.K, *x_read = x.x_read + slot * x.K, *q_read = x.q_read + slot * x.K;
+  if (slot > 0 && (is_large(x.K, k, x.gate) || is_large(x.K, q_read, x.gate))) {
+    fold_whole(slot - 1, head, x);
+  }
+  Numbers& numbers = x.numbers[slot];
+  numbers.folds = !advance_scales(head, x);
+  numbers.read_scale = numbers.write_scale = 1.0f;
+  if (numbers.folds) {
+    scale_row(1.0f / kMostScale, x.seen, x.K, x.decay + slot * x.K);
+    fill(head.scales, x.K, kMostScale);
+  } else {
+    copy(x.seen, x.K, head.scales);
+  }
+  Vec overlap = zero();
+  for (std::int64_t i = 0; i < x.K; i += kLanes) {
+    const Vec read = hn::LoadU(f32, x.seen + i);
     const Vec ki = hn::LoadU(f32, k + i), qi = hn::LoadU(f32, q_read + i);
     Vec xi = hn::Mul(read, ki);
     if constexpr (kBetaRow) xi = hn::Mul(xi, hn::LoadU(f32, x_read + i));
     overlap = hn::MulAdd(qi, ki, overlap);
-    hn::StoreU(written, f32, scales + i);
     hn::StoreU(xi, f32, x_read + i);
     hn::StoreU(hn::Mul(read, qi), f32, q_read + i);
-    hn::StoreU(hn::Div(ki, written), f32, k + i);
+    hn::StoreU(hn::Div(ki, hn::LoadU(f32, head.scales + i)), f32, k + i);
   }
-  return hn::GetLane(hn::SumOfLanes(f32, overlap));
+  numbers.overlap = hn::GetLane(hn::SumOfLanes(f32, overlap));
 }
 
 // The row that reads what a step erases: its key itself, or one made for it.
@@ -149,15 +186,14 @@ static inline void load_steps(const Args& args, std::int64_t r, std::int64_t cou
     if constexpr (kHasGateRow<Variant>) {
       load_gate_row(args, step, h, x.K, head.bias, x.gate);
       if constexpr (kHasBetaRow<Variant>) load_beta_row(args, step, h, x.K, k, x.gate, x_read);
-      numbers.overlap = advance_scales<kHasBetaRow<Variant>>(
-          x.K, x.gate, x.seen, head.scales, k, x_read, q_read, x.decay + at * x.K, numbers);
+      scale_step<kHasBetaRow<Variant>>(at, head, x);
     } else {
       static_assert(!kHasBetaRow<Variant>, "rows of one scale erase by their key");
       numbers.overlap = dot(q_read, k, x.K);
-      const float seen = advance_scale(gates[i], head, numbers);
+      advance_scale(gates[i], head, numbers);
       if (!numbers.folds) continue;
-      scale_row(seen, k, x.K, x_read);
-      scale_row(seen, q_read, x.K, q_read);
+      scale_row(gates[i], k, x.K, x_read);
+      scale_row(gates[i], q_read, x.K, q_read);
     }
   }
 }
