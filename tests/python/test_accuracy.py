@@ -274,8 +274,8 @@ def test_a_state_near_overflow_is_read_after_its_decay(op, q_size, k_size):
 @pytest.mark.parametrize("regime", ["growth", "queries"])
 @delta_rules
 def test_no_factor_overflows_before_its_product(op, regime):
-    """A state of 1e-33 that grows by exp(78) after slow decays, and queries of 1e34 that read one of
-    1e-10: what multiplies them is as large as a float can be, the products are not."""
+    """A state of 1e-33 that grows by exp(78) after slow decays, and queries of 1e34 that read one
+    of 1e-10: what multiplies them is as large as a float can be, the products are not."""
     problem = build(Case(lengths=(40,), K=64, l2norm=False, op=op))
     inputs = problem.inputs
     inputs["g"][:20] = -0.01

@@ -35,7 +35,9 @@ def test_info(capsys):
     assert facts["version"] == "0.1.0"
     assert facts["build"] == _library.library().dw_build().decode()
     assert (facts["isa"]["name"], facts["isa"]["lanes"]) == _library.cpu_isa()
-    assert facts["engines"] == ["gdn_cpu", "gdn_reference"]
+    operations = ("gdn", "kda", "gdn2", "gdp", "mamba2")
+    engines = [f"{op}_{engine}" for op in operations for engine in ("cpu", "reference")]
+    assert facts["engines"] == engines
     assert facts["default_threads"] == _library.library().dw_default_threads()
     assert facts["library"] == str(_library.folder() / "libdeltaworks.so.0")
     assert facts["torch"]["operators"] == str(_library.folder() / "libdeltaworks_torch.so")

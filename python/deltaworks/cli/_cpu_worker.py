@@ -34,6 +34,9 @@ class Worker:
         environment = os.environ | {
             "DELTAWORKS_ISA": isa,
             "OMP_NUM_THREADS": str(settings["threads"]),
+            # glibc: freed memory is used again. New pages for each output would be timed as well.
+            "MALLOC_MMAP_MAX_": "0",
+            "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         }
         self._process = subprocess.Popen(

@@ -17,7 +17,10 @@ VARIABLES = (
     "DELTAWORKS_LOG",
     "OMP_NUM_THREADS",
 )
-_ANY_PROBLEM = "gdn:fwd:fp32:N1T1H1K1V1"
+_ANY_PROBLEMS = (  # one an operation
+    *(f"{op}:fwd:fp32:N1T1H1K1V1" for op in ("gdn", "kda", "gdn2", "gdp")),
+    "mamba2:fwd:fp32:N1T1H1G1P1S1",
+)
 _TORCH_OPERATORS = "libdeltaworks_torch.so"
 
 
@@ -45,7 +48,9 @@ def gather() -> dict:
         "build": lib.dw_build().decode(),
         "library": str(_library.shared_object(_library.SONAME)),
         "isa": _or_error(lambda: dict(zip(("name", "lanes"), _library.cpu_isa(), strict=True))),
-        "engines": _or_error(lambda: [v.plan_name for v in Problem(_ANY_PROBLEM).explain()]),
+        "engines": _or_error(
+            lambda: [v.plan_name for any_ in _ANY_PROBLEMS for v in Problem(any_).explain()]
+        ),
         "default_threads": lib.dw_default_threads(),
         "torch": {
             "operators": str(operators) if operators.exists() else None,
