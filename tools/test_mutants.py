@@ -41,6 +41,14 @@ def test_survived(runner):
     assert try_mutant(mutant(pytest="tests/test_blind.py"), runner) == "SURVIVED"
 
 
+def test_a_ctest_that_is_not_there_kills_nothing(runner):
+    folder = runner.scratch / "build/dev-cpu"
+    folder.mkdir(parents=True)
+    (folder / "CTestTestfile.cmake").write_text("")
+    outcome = try_mutant(mutant(pytest="", ctest="Gone"), runner)
+    assert outcome.startswith("ERROR") and "No tests were found" in outcome
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
