@@ -27,15 +27,18 @@ using cpu::Args;
 using cpu::Kernels;
 
 constexpr std::size_t kAlign = 64;
-// With at least this many (sequence, head) pairs a worker an item takes all values: rows are
-// converted once.
+// With at least this many (sequence, head) pairs a worker an item takes all values.
 constexpr std::int64_t kManyPairs = 4;
+// Of an item's time, the part that is the same for a few values as for all: its rows of keys are
+// converted whatever its span.
+constexpr double kFixed = 0.2;
 // And with so many items a worker, an item takes several heads.
 constexpr std::int64_t kManyItems = 2;
 // Waking a worker takes about 4 us, in which one updates this many state elements: with less to do
 // for each, fewer workers are faster.
 constexpr double kWorkOfAWorker = 1 << 16;
 
+constexpr std::int64_t ceil_div(std::int64_t x, std::int64_t by) { return (x + by - 1) / by; }
 std::size_t align(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 class CpuExecutable final : public Executable {
@@ -109,17 +112,28 @@ class CpuExecutable final : public Executable {
 
   bool forward() const { return problem_.pass == Pass::kForward; }
 
-  // With many pairs a worker, items of several heads and all values; with few, of one block of
-  // values of a head.
+  // With many pairs a worker, items of several heads and all values. With few, the span of values
+  // that ends first if one sequence has all the steps.
   void divide_forward() {
     const Dims& dims = args_.dims;
     const std::int64_t pairs = dims.N * dims.HO, workers = problem_.threads;
-    if (pairs < kManyPairs * workers) {
-      spans_ = (dims.V + kernels_.value_block - 1) / kernels_.value_block;
-    } else if (pairs >= kernels_.heads * kManyItems * workers) {
+    const std::int64_t blocks = ceil_div(dims.V, kernels_.value_block);
+    std::int64_t width = blocks;
+    if (pairs >= kernels_.heads * kManyItems * workers) {
       heads_ = kernels_.heads;
+    } else if (pairs < kManyPairs * workers) {
+      const auto time = [&](std::int64_t tried) {
+        const std::int64_t items = dims.HO * ceil_div(blocks, tried);
+        const double part = static_cast<double>(tried) / static_cast<double>(blocks);
+        return static_cast<double>(ceil_div(items, workers)) * (kFixed + (1 - kFixed) * part);
+      };
+      for (std::int64_t tried = blocks - 1; tried > 0; --tried) {
+        if (time(tried) < time(width)) width = tried;
+      }
     }
-    head_items_ = (dims.HO + heads_ - 1) / heads_;
+    span_ = std::max<std::int64_t>(width, 1) * kernels_.value_block;
+    spans_ = ceil_div(dims.V, span_);
+    head_items_ = ceil_div(dims.HO, heads_);
     items_ = dims.N * head_items_ * spans_;
     scratch_ = kernels_.forward_scratch(args_, std::min(heads_, dims.HO));
   }
@@ -207,10 +221,9 @@ class CpuExecutable final : public Executable {
     if (forward()) {
       const std::int64_t span = item % spans_, head_item = item / spans_;
       const std::int64_t head = head_item % head_items_ * heads_;
-      const std::int64_t width = spans_ == 1 ? dims.V : kernels_.value_block;
       kernels_.forward(args, memory.order[head_item / head_items_], head,
-                       std::min(heads_, dims.HO - head), span * width,
-                       std::min(dims.V, (span + 1) * width), scratch);
+                       std::min(heads_, dims.HO - head), span * span_,
+                       std::min(dims.V, (span + 1) * span_), scratch);
       return;
     }
     const std::int64_t n = memory.order[item / args.groups()], group = item % args.groups();
@@ -279,6 +292,7 @@ class CpuExecutable final : public Executable {
   Problem problem_;
   const Kernels& kernels_;
   Args args_;
+  std::int64_t span_ = 1;        // values of a forward item at most
   std::int64_t spans_ = 1;       // of values, a (sequence, head)
   std::int64_t heads_ = 1;       // of a forward item
   std::int64_t head_items_ = 0;  // of a sequence, and span of values

@@ -21,7 +21,7 @@ namespace {  // members of classes would be weak symbols
 
 // Heads of an item at most: with more, their states and the rows on their way leave the
 // second-level cache.
-inline constexpr std::int64_t kHeads = 2;
+inline constexpr std::int64_t kHeads = 4;
 
 // Steps [begin, end) of sequence n for heads [h, h + heads), values [v_begin, v_end).
 struct Item {
@@ -96,49 +96,63 @@ static void start_head(const Args& args, const Item& item, std::int64_t h, Forwa
   load_steps<Variant>(args, item.begin, 1, h, 0, head, x);
   clear(x.t, kValueBlock);  // as a write row of zeros
   for (std::int64_t v = 0; v < item.padded(); v += kValueBlock) {
+    BlockRow u, erased, read;
+    load_block(x.t, u);
+    load_block(x.t, erased);
     sweep<Fade::kNone, Variant::erase != Erase::kNone, true>(
-        args.dims.K, x.k, erase_row<Variant>(x, 0), x.q_read, nullptr, x.t,
-        head.state + v * args.dims.K, head.erased + v, head.read + v);
+        args.dims.K, x.k, erase_row<Variant>(x, 0), x.q_read, nullptr, u,
+        head.state + v * args.dims.K, erased, read);
+    store_block(erased, head.erased + v);
+    store_block(read, head.read + v);
   }
   keep_step(x, 0, head);
 }
 
-// The write u and the output of step i of a run, values [v, v + kValueBlock).
+// The write u and the output of step i of a run, values [v, v + kValueBlock), from what was read.
 template <class Variant>
-static inline void solve_step(const Args& args, std::int64_t i, std::int64_t v,
-                              const ForwardHead& head, Steps& x, float* u) {
+[[gnu::always_inline]] static inline void solve_step(const Args& args, std::int64_t i,
+                                                     std::int64_t v, const BlockRow& erased,
+                                                     const BlockRow& read, Steps& x, BlockRow& u) {
   const Numbers& numbers = x.numbers[i];
   const Vec b = hn::Set(f32, numbers.b), qk = hn::Set(f32, numbers.overlap);
   const Vec scale = hn::Set(f32, args.scale);
   const Vec read_scale = hn::Set(f32, numbers.read_scale);
   const Vec write_scale = hn::Set(f32, numbers.write_scale);
-  for (std::int64_t j = v; j < v + kValueBlock; j += kLanes) {
-    Vec delta = hn::LoadU(f32, x.t + i * x.V + j);
+  HWY_UNROLL(4)
+  for (int j = 0; j < kVectors; ++j) {
+    float* t = x.t + i * x.V + v + j * kLanes;
+    Vec delta = hn::LoadU(f32, t);
     if constexpr (Variant::erase != Erase::kNone) {
-      delta = hn::NegMulAdd(read_scale, hn::LoadU(f32, head.erased + j), delta);
+      delta = hn::NegMulAdd(read_scale, erased.x[j], delta);
     }
     if constexpr (!kUnitWrite<Variant>) delta = hn::Mul(b, delta);
-    const Vec kept = hn::Mul(read_scale, hn::LoadU(f32, head.read + j));
-    hn::StoreU(hn::Mul(write_scale, delta), f32, u + (j - v));
-    hn::StoreU(hn::Mul(scale, hn::MulAdd(qk, delta, kept)), f32, x.t + i * x.V + j);
+    const Vec kept = hn::Mul(read_scale, read.x[j]);
+    u.x[j] = hn::Mul(write_scale, delta);
+    hn::StoreU(hn::Mul(scale, hn::MulAdd(qk, delta, kept)), f32, t);
   }
 }
 
 // The sweep of step s of the run that begins with step r, values [v, v + kValueBlock).
 template <class Variant>
-static inline void sweep_step(const Args& args, std::int64_t r, std::int64_t s, std::int64_t v,
-                              const float* u, ForwardHead& head, const Steps& x) {
+[[gnu::always_inline]] static inline void sweep_step(const Args& args, std::int64_t r,
+                                                     std::int64_t s, const BlockRow& u,
+                                                     const Steps& x, float* state, BlockRow& erased,
+                                                     BlockRow& read) {
   constexpr bool kErase = Variant::erase != Erase::kNone;
   constexpr Fade kFade = kHasGateRow<Variant> ? Fade::kRow : Fade::kNumber;
-  const std::int64_t keys = args.dims.K;
-  const Numbers& numbers = x.numbers[s];
-  const bool read = args.dims.n == 1 || is_last(args, step_of(args, r + s + 1));
-  const auto update =
-      numbers.folds ? (read ? sweep<kFade, kErase, true> : sweep<kFade, kErase, false>)
-                    : (read ? sweep<Fade::kNone, kErase, true> : sweep<Fade::kNone, kErase, false>);
-  update(keys, x.k + s * x.K, erase_row<Variant>(x, s + 1), x.q_read + (s + 1) * x.K,
-         kHasGateRow<Variant> ? x.decay + s * x.K : &numbers.decay, u, head.state + v * keys,
-         head.erased + v, head.read + v);
+  const auto sweep_by = [&]<Fade fade, bool reads>() __attribute__((always_inline)) {
+    sweep<fade, kErase, reads>(
+        args.dims.K, x.k + s * x.K, erase_row<Variant>(x, s + 1), x.q_read + (s + 1) * x.K,
+        kHasGateRow<Variant> ? x.decay + s * x.K : &x.numbers[s].decay, u, state, erased, read);
+  };
+  const bool reads = args.dims.n == 1 || is_last(args, step_of(args, r + s + 1));
+  if (x.numbers[s].folds) {
+    reads ? sweep_by.template operator()<kFade, true>()
+          : sweep_by.template operator()<kFade, false>();
+  } else {
+    reads ? sweep_by.template operator()<Fade::kNone, true>()
+          : sweep_by.template operator()<Fade::kNone, false>();
+  }
 }
 
 // Asks for rows of the run after r, a piece of them before each sweep: over an item's heads, blocks
@@ -173,12 +187,16 @@ static void advance_head(const Args& args, const Item& item, std::int64_t i, std
                          x.t + s * x.V);
   }
   for (std::int64_t v = 0; v < padded; v += kValueBlock) {
+    BlockRow erased, read, u;
+    load_block(head.erased + v, erased);
+    load_block(head.read + v, read);
     for (std::int64_t s = 0; s < count; ++s) {
       prefetch_next(args, item, r, i, s, v);
-      float u[kValueBlock];
-      solve_step<Variant>(args, s, v, head, x, u);
-      sweep_step<Variant>(args, r, s, v, u, head, x);
+      solve_step<Variant>(args, s, v, erased, read, x, u);
+      sweep_step<Variant>(args, r, s, u, x, head.state + v * args.dims.K, erased, read);
     }
+    store_block(erased, head.erased + v);
+    store_block(read, head.read + v);
   }
   for (std::int64_t s = 0; s < count; ++s) {
     const Step step = step_of(args, r + s);

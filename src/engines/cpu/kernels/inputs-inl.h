@@ -61,6 +61,21 @@ static inline void load_scalars(const Args& args, std::int64_t r, std::int64_t c
   }
 }
 
+// A step's row of `port`, the query or the key, normalised if the call asks for it.
+static inline void load_qk(const Args& args, Port port, Step step, std::int64_t head,
+                           std::int64_t padded, float* to) {
+  load_row(row(args, port, step, head), args.dims.K, padded, to);
+  if (args.l2norm) normalise(padded, to);
+}
+
+// The same where it lies, if the call has it as it is taken; else in the buffer.
+static inline const float* view_qk(const Args& args, Port port, Step step, std::int64_t head,
+                                   std::int64_t padded, float* buffer) {
+  if (!args.l2norm) return view_row(row(args, port, step, head), args.dims.K, padded, buffer);
+  load_qk(args, port, step, head, padded, buffer);
+  return buffer;
+}
+
 // The bias of a head's gates by channel, zeros where there is none.
 static inline void load_bias(const Args& args, std::int64_t head, std::int64_t padded, float* to) {
   if (args[Port::kDtBias].present()) {
@@ -82,6 +97,16 @@ static inline void load_gate_row(const Args& args, Step step, std::int64_t head,
   }
 }
 
+// The same where they lie, and then not clamped, or in the buffer.
+static inline const float* view_gate_row(const Args& args, Step step, std::int64_t head,
+                                         std::int64_t padded, const float* bias, float* buffer) {
+  if (is_first(step) && args.gate.form == GateForm::kLog) {
+    return view_row(row(args, Port::kG, step, head), args.dims.K, padded, buffer);
+  }
+  load_gate_row(args, step, head, padded, bias, buffer);
+  return buffer;
+}
+
 // The betas of a step by channel; `k` is the step's key row, `gate` the logs of its decays.
 static inline void load_beta_row(const Args& args, Step step, std::int64_t head,
                                  std::int64_t padded, const float* k, const float* gate,
@@ -91,6 +116,17 @@ static inline void load_beta_row(const Args& args, Step step, std::int64_t head,
     map_lanes(padded, to, [&](Lanes beta) { return effective_beta(args.beta, beta); });
   }
   if (args.beta_guard) beta_guard(args.dims.K, to, k, gate, args[Port::kK].dtype);
+}
+
+// The same where they lie, or in the buffer.
+static inline const float* view_beta_row(const Args& args, Step step, std::int64_t head,
+                                         std::int64_t padded, const float* k, const float* gate,
+                                         float* buffer) {
+  if (!args.beta.sigmoid && !args.beta_guard) {
+    return view_row(row(args, Port::kBeta, step, head), args.dims.K, padded, buffer);
+  }
+  load_beta_row(args, step, head, padded, k, gate, buffer);
+  return buffer;
 }
 
 static inline void multiply_row(const float* x, const float* y, std::int64_t padded, float* to) {
@@ -103,11 +139,10 @@ static inline void multiply_row(const float* x, const float* y, std::int64_t pad
 template <class Variant>
 static inline void load_target(const Args& args, Step step, std::int64_t head, std::int64_t v_begin,
                                std::int64_t values, std::int64_t padded, float* flat, float* to) {
-  load_row(row(args, Port::kV, step, head).after(v_begin), values, padded, to);
-  if constexpr (Variant::write == Write::kPerValue) {
-    load_row(row(args, Port::kW, step, head).after(v_begin), values, padded, flat);
-    multiply_row(flat, to, padded, to);
-  }
+  const Run v = row(args, Port::kV, step, head).after(v_begin);
+  if constexpr (Variant::write != Write::kPerValue) return load_row(v, values, padded, to);
+  const float* w = view_row(row(args, Port::kW, step, head).after(v_begin), values, padded, flat);
+  multiply_row(w, view_row(v, values, padded, to), padded, to);
 }
 
 // Asks for part `part` of `parts` of a step's rows ahead of their use.

@@ -101,6 +101,16 @@ static inline void load_row(const Run& run, std::int64_t count, std::int64_t pad
   for (; i < padded; ++i) to[i] = 0.0f;
 }
 
+// The same row where it lies, if it needs no conversion; else in the buffer.
+static inline const float* view_row(const Run& run, std::int64_t count, std::int64_t padded,
+                                    float* buffer) {
+  if (run.stride == 1 && run.dtype == DType::kFloat32 && count == padded) {
+    return static_cast<const float*>(run.data);
+  }
+  load_row(run, count, padded, buffer);
+  return buffer;
+}
+
 static inline void store_row(const float* from, std::int64_t count, const Run& run) {
   std::int64_t i = run.stride == 1 ? narrow(from, count, run) : 0;
   for (; i < count; ++i) store(run.dtype, run.data, i * run.stride, from[i]);

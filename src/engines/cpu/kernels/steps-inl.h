@@ -2,6 +2,8 @@
 // that the state is kept without (forward-inl.h).
 #pragma once
 
+#include <utility>
+
 #include "engines/cpu/kernels/inputs-inl.h"
 #include "engines/cpu/kernels/sweep-inl.h"
 #include "variants/traits.h"
@@ -10,11 +12,16 @@ namespace deltaworks::cpu::HWY_NAMESPACE {
 namespace {  // members of classes would be weak symbols
 
 // Steps whose rows are converted and normalised at a time, for all blocks of values.
-inline constexpr std::int64_t kSteps = 16;
-static_assert(kSteps % kLanes == 0);
+inline constexpr std::int64_t kSteps = 8;
+
 // Of C: 11 of a gate's logs between two steps that fold it in, and no more than 16 bits lost of
 // what is close to the least float.
 inline constexpr float kMostScale = 65536.0f;
+
+// A step's rows before C; `gate`: logs of its decays, where they are by channel, as `beta`.
+struct StepRows {
+  const float *key, *query, *gate, *beta;
+};
 
 struct Numbers {
   float b, overlap;               // b, q.k
@@ -51,18 +58,19 @@ struct Steps {
   Steps(const Args& args, float* base)
       : K(round_up(args.dims.K, kLanes)), V(round_up(args.dims.V, kValueBlock)) {
     Carver carver(base);
-    for (float** x : {&gate, &flat, &seen}) *x = carver.take(K);
+    for (float** x : {&key, &query, &beta, &gate, &flat, &seen}) *x = carver.take(K);
     for (float** x : {&k, &q_read, &x_read, &decay}) *x = carver.take((kSteps + 1) * K);
     t = carver.take(kSteps * V);
     wide = carver.take(V);
     size = carver.used();
   }
 
-  std::int64_t K, V;  // padded
-  float* gate;        // logs of a step's decays
-  float* flat;        // one row of a state
-  float* seen;        // C by channel, as a step reads
-  float* k;           // rows of the run and, last, the first of the next: k, or C^-1 k by channel,
+  std::int64_t K, V;          // padded
+  float *key, *query, *beta;  // a step's rows before C, by channel
+  float* gate;                // logs of its decays
+  float* flat;                // one row of a state
+  float* seen;                // C by channel, as a step reads
+  float* k;  // rows of the run and, last, the first of the next: k, or C^-1 k by channel,
   float *x_read, *q_read;  // C x and C q where C is a row, or the step folds it in; else x and q,
   float* decay;            // what the state is multiplied by where C is a row and folded in
   Numbers numbers[kSteps + 1];
@@ -83,13 +91,29 @@ static inline void advance_scale(float d, ForwardHead& head, Numbers& numbers) {
   numbers.write_scale = static_cast<float>(1 / head.scale);
 }
 
-// C by channel after one more decay of the logs in `gate`, in x.seen. Whether all are in [1,
+// exp of a number at most kNear away from 0, to an ulp.
+inline constexpr float kNear = 12.0f;
+[[gnu::always_inline]] static inline Vec exp_near(Vec x) {
+  const hn::RebindToSigned<F32> i32;
+  const auto n = hn::NearestInt(hn::Mul(x, hn::Set(f32, 1.44269504f)));
+  const Vec whole = hn::ConvertTo(f32, n);
+  Vec r = hn::NegMulAdd(whole, hn::Set(f32, 0.693359375f), x);  // log 2 in two parts
+  r = hn::NegMulAdd(whole, hn::Set(f32, -2.12194440e-4f), r);
+  Vec y = hn::Set(f32, 1.0f / 720);
+  HWY_UNROLL(6)
+  for (const float c : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
+    y = hn::MulAdd(y, r, hn::Set(f32, c));
+  }
+  return hn::BitCast(f32, hn::Add(hn::BitCast(i32, y), hn::ShiftLeft<23>(n)));
+}
+
+// C by channel after one more decay of the logs `gate`, in x.seen. Whether all are in [1,
 // kMostScale].
-static inline bool advance_scales(const ForwardHead& head, Steps& x) {
+static inline bool advance_scales(const float* gate, const ForwardHead& head, Steps& x) {
   const Vec least = hn::Set(f32, 1.0f), most = hn::Set(f32, kMostScale);
   auto inside = hn::Eq(least, least);
   for (std::int64_t i = 0; i < x.K; i += kLanes) {
-    const Vec d = exp_of(Lanes::load(x.gate + i)).x,
+    const Vec d = exp_of(clamp_gate(Lanes::load(gate + i))).x,
               c = hn::Mul(hn::LoadU(f32, head.scales + i), d);
     inside = hn::And(inside, hn::And(hn::Ge(c, least), hn::Le(c, most)));
     hn::StoreU(c, f32, x.seen + i);
@@ -98,8 +122,9 @@ static inline bool advance_scales(const ForwardHead& head, Steps& x) {
 }
 
 // Whether C times a row may overflow where the row times the decay alone does not.
+inline constexpr float kLarge = 0x1p60f;
 static inline bool is_large(std::int64_t padded, const float* row, const float* gate) {
-  const Vec large = hn::Set(f32, 0x1p60f), growing = hn::Set(f32, 30.0f);
+  const Vec large = hn::Set(f32, kLarge), growing = hn::Set(f32, 30.0f);
   auto any = hn::Lt(large, zero());
   for (std::int64_t i = 0; i < padded; i += kLanes) {
     any = hn::Or(any, hn::Gt(hn::Abs(hn::LoadU(f32, row + i)), large));
@@ -121,17 +146,57 @@ static inline void fold_whole(std::int64_t slot, ForwardHead& head, Steps& x) {
   x.numbers[slot].folds = true;
 }
 
-// Numbers and rows of the step in `slot`, whose gate is in x.gate and, with kBetaRow, beta in its
-// x_read.
+// The rows in `slot` of a step, channels [i, i + kLanes): it reads
+// the state times `seen` and leaves it times 1 / `scale`. Returns q k.
 template <bool kBetaRow>
-static inline void scale_step(std::int64_t slot, ForwardHead& head, Steps& x) {
-  float *k = x.k + slot * x.K, *x_read = x.x_read + slot * x.K, *q_read = x.q_read + slot * x.K;
-  if (slot > 0 && (is_large(x.K, k, x.gate) || is_large(x.K, q_read, x.gate))) {
+[[gnu::always_inline]] static inline Vec put_rows(const StepRows& step, std::int64_t slot,
+                                                  std::int64_t i, Vec seen, Vec scale, Vec overlap,
+                                                  Steps& x) {
+  const Vec key = hn::LoadU(f32, step.key + i), query = hn::LoadU(f32, step.query + i);
+  Vec erase = hn::Mul(seen, key);
+  if constexpr (kBetaRow) erase = hn::Mul(erase, hn::LoadU(f32, step.beta + i));
+  hn::StoreU(erase, f32, x.x_read + slot * x.K + i);
+  hn::StoreU(hn::Mul(seen, query), f32, x.q_read + slot * x.K + i);
+  hn::StoreU(hn::Div(key, scale), f32, x.k + slot * x.K + i);
+  return hn::MulAdd(query, key, overlap);
+}
+
+// One pass over the channels where C stays in range and no number is out of the common: then the
+// step does not fold. Otherwise false, and nothing has happened.
+template <bool kBetaRow>
+static inline bool scale_plain_step(const StepRows& step, std::int64_t slot, ForwardHead& head,
+                                    Steps& x) {
+  const Vec least = hn::Set(f32, 1.0f), most = hn::Set(f32, kMostScale);
+  const Vec near = hn::Set(f32, kNear), large = hn::Set(f32, kLarge);
+  auto plain = hn::Eq(least, least);
+  Vec overlap = zero();
+  for (std::int64_t i = 0; i < x.K; i += kLanes) {
+    const Vec gate = hn::LoadU(f32, step.gate + i);
+    const Vec seen = hn::Mul(hn::LoadU(f32, head.scales + i), exp_near(gate));
+    plain = hn::And(plain, hn::Le(hn::Abs(gate), near));
+    plain = hn::And(plain, hn::And(hn::Ge(seen, least), hn::Le(seen, most)));
+    plain = hn::And(plain, hn::Le(hn::Max(hn::Abs(hn::LoadU(f32, step.key + i)),
+                                          hn::Abs(hn::LoadU(f32, step.query + i))),
+                                  large));
+    overlap = put_rows<kBetaRow>(step, slot, i, seen, seen, overlap, x);
+    hn::StoreU(seen, f32, x.seen + i);
+  }
+  if (!hn::AllTrue(f32, plain)) return false;
+  std::swap(head.scales, x.seen);
+  x.numbers[slot].folds = false;
+  x.numbers[slot].overlap = hn::GetLane(hn::SumOfLanes(f32, overlap));
+  return true;
+}
+
+// The same for any step.
+template <bool kBetaRow>
+static inline void scale_any_step(const StepRows& step, std::int64_t slot, ForwardHead& head,
+                                  Steps& x) {
+  if (slot > 0 && (is_large(x.K, step.key, step.gate) || is_large(x.K, step.query, step.gate))) {
     fold_whole(slot - 1, head, x);
   }
   Numbers& numbers = x.numbers[slot];
-  numbers.folds = !advance_scales(head, x);
-  numbers.read_scale = numbers.write_scale = 1.0f;
+  numbers.folds = !advance_scales(step.gate, head, x);
   if (numbers.folds) {
     scale_row(1.0f / kMostScale, x.seen, x.K, x.decay + slot * x.K);
     fill(head.scales, x.K, kMostScale);
@@ -140,14 +205,8 @@ static inline void scale_step(std::int64_t slot, ForwardHead& head, Steps& x) {
   }
   Vec overlap = zero();
   for (std::int64_t i = 0; i < x.K; i += kLanes) {
-    const Vec read = hn::LoadU(f32, x.seen + i);
-    const Vec ki = hn::LoadU(f32, k + i), qi = hn::LoadU(f32, q_read + i);
-    Vec xi = hn::Mul(read, ki);
-    if constexpr (kBetaRow) xi = hn::Mul(xi, hn::LoadU(f32, x_read + i));
-    overlap = hn::MulAdd(qi, ki, overlap);
-    hn::StoreU(xi, f32, x_read + i);
-    hn::StoreU(hn::Mul(read, qi), f32, q_read + i);
-    hn::StoreU(hn::Div(ki, hn::LoadU(f32, head.scales + i)), f32, k + i);
+    overlap = put_rows<kBetaRow>(step, slot, i, hn::LoadU(f32, x.seen + i),
+                                 hn::LoadU(f32, head.scales + i), overlap, x);
   }
   numbers.overlap = hn::GetLane(hn::SumOfLanes(f32, overlap));
 }
@@ -165,35 +224,41 @@ static inline const float* erase_row(const Steps& x, std::int64_t slot) {
 template <class Variant>
 static inline void load_steps(const Args& args, std::int64_t r, std::int64_t count, std::int64_t h,
                               std::int64_t slot, ForwardHead& head, Steps& x) {
-  float gates[kSteps], b[kSteps];
+  float gates[round_up(kSteps, kLanes)], b[round_up(kSteps, kLanes)];
   load_scalars<Variant>(args, r, count, h, gates, b);
   if constexpr (!kHasGateRow<Variant>)
     map_lanes(round_up(count, kLanes), gates, [](Lanes g) { return exp_of(g); });
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t at = slot + i;
     const Step step = step_of(args, r + i);
-    float *k = x.k + at * x.K, *x_read = x.x_read + at * x.K, *q_read = x.q_read + at * x.K;
     Numbers& numbers = x.numbers[at];
-    load_row(row(args, Port::kK, step, h), args.dims.K, x.K, k);
-    if (args.l2norm) normalise(x.K, k);
-    if (is_last(args, step)) {
-      load_row(row(args, Port::kQ, step, h), args.dims.K, x.K, q_read);
-      if (args.l2norm) normalise(x.K, q_read);
-    } else {
-      clear(q_read, x.K);
-    }
     numbers.b = b[i];
     if constexpr (kHasGateRow<Variant>) {
-      load_gate_row(args, step, h, x.K, head.bias, x.gate);
-      if constexpr (kHasBetaRow<Variant>) load_beta_row(args, step, h, x.K, k, x.gate, x_read);
-      scale_step<kHasBetaRow<Variant>>(at, head, x);
+      StepRows rows;
+      rows.key = view_qk(args, Port::kK, step, h, x.K, x.key);
+      rows.query = view_qk(args, Port::kQ, step, h, x.K, x.query);
+      rows.gate = view_gate_row(args, step, h, x.K, head.bias, x.gate);
+      if constexpr (kHasBetaRow<Variant>) {
+        rows.beta = view_beta_row(args, step, h, x.K, rows.key, rows.gate, x.beta);
+      }
+      numbers.read_scale = numbers.write_scale = 1.0f;
+      if (!scale_plain_step<kHasBetaRow<Variant>>(rows, at, head, x)) {
+        scale_any_step<kHasBetaRow<Variant>>(rows, at, head, x);
+      }
     } else {
       static_assert(!kHasBetaRow<Variant>, "rows of one scale erase by their key");
-      numbers.overlap = dot(q_read, k, x.K);
+      float *k = x.k + at * x.K, *q = x.q_read + at * x.K;
+      load_qk(args, Port::kK, step, h, x.K, k);
+      if (is_last(args, step)) {
+        load_qk(args, Port::kQ, step, h, x.K, q);
+      } else {
+        clear(q, x.K);
+      }
+      numbers.overlap = dot(q, k, x.K);
       advance_scale(gates[i], head, numbers);
       if (!numbers.folds) continue;
-      scale_row(gates[i], k, x.K, x_read);
-      scale_row(gates[i], q_read, x.K, q_read);
+      scale_row(gates[i], k, x.K, x.x_read + at * x.K);
+      scale_row(gates[i], q, x.K, q);
     }
   }
 }
