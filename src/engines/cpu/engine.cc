@@ -4,7 +4,7 @@
 //   sums    [N, HO, ...]  what each sequence adds to the gradients of parameters (backward)
 //   scratch [threads]     one kernel's scratch a worker
 //
-// Forward items are (sequence, heads, span of values), backward items (sequence, group of heads).
+// Forward items are (sequence, heads, span of values), backward items (sequence, groups of heads).
 // Which worker takes an item changes nothing that is computed.
 #include "registry/engine.h"
 
@@ -60,9 +60,7 @@ class CpuExecutable final : public Executable {
     if (forward()) {
       divide_forward();
     } else {
-      items_ = dims.N * args_.groups();
-      scratch_ = kernels_.backward_scratch(args_);
-      args_.sums = kernels_.backward_sums(args_);
+      divide_backward();
     }
     const bool states = problem.has(Port::kFinalState) || problem.has(Port::kDInitialState);
     if (dims.T == 0 && !states) items_ = 0;  // however many sequences and heads are empty
@@ -136,6 +134,19 @@ class CpuExecutable final : public Executable {
     head_items_ = ceil_div(dims.HO, heads_);
     items_ = dims.N * head_items_ * spans_;
     scratch_ = kernels_.forward_scratch(args_, std::min(heads_, dims.HO));
+  }
+
+  // An item takes whole groups of heads: one, or as many as go through the tokens side by side.
+  void divide_backward() {
+    const Dims& dims = args_.dims;
+    const std::int64_t size = args_.group_size(), groups = args_.groups();
+    const std::int64_t together = std::max<std::int64_t>(kernels_.backward_heads / size, 1);
+    heads_ = size;
+    if (dims.N * groups >= together * kManyItems * problem_.threads) heads_ = together * size;
+    head_items_ = ceil_div(dims.HO, heads_);
+    items_ = dims.N * head_items_;
+    scratch_ = kernels_.backward_scratch(args_, std::min(heads_, dims.HO));
+    args_.sums = kernels_.backward_sums(args_);
   }
 
   // The tensors as the kernels walk them (args.h), without memory: only a base that is not null
@@ -226,9 +237,9 @@ class CpuExecutable final : public Executable {
                        std::min(dims.V, (span + 1) * span_), scratch);
       return;
     }
-    const std::int64_t n = memory.order[item / args.groups()], group = item % args.groups();
-    kernels_.backward(args, n, group,
-                      memory.sums + args.sums * (n * dims.HO + group * args.group_size()), scratch);
+    const std::int64_t n = memory.order[item / head_items_], head = item % head_items_ * heads_;
+    kernels_.backward(args, n, head, std::min(heads_, dims.HO - head),
+                      memory.sums + args.sums * (n * dims.HO + head), scratch);
   }
 
   std::size_t order_bytes() const {
@@ -294,7 +305,7 @@ class CpuExecutable final : public Executable {
   Args args_;
   std::int64_t span_ = 1;        // values of a forward item at most
   std::int64_t spans_ = 1;       // of values, a (sequence, head)
-  std::int64_t heads_ = 1;       // of a forward item
+  std::int64_t heads_ = 1;       // of an item
   std::int64_t head_items_ = 0;  // of a sequence, and span of values
   std::int64_t items_ = 0;
   std::size_t scratch_ = 0;  // floats

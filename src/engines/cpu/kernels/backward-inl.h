@@ -4,6 +4,8 @@
 // their derivation: docs/design/gated-delta-rule.md.
 #pragma once
 
+#include <initializer_list>
+
 #include "engines/cpu/kernels/gradients-inl.h"
 #include "engines/cpu/kernels/inputs-inl.h"
 
@@ -26,51 +28,70 @@ struct Chunks {
   std::int64_t begin, end, steps, count;
 };
 
-// Rows of the next chunk, asked for one by one while products of this one are formed: all at once
-// they would wait for each other.
+// The rows of a chunk that a sweep loads and stores, those of v if it needs `values`, and how many
+// of their cache lines to ask for at a time if they are to be here before `products` products with
+// a state have been formed.
+struct Wanted {
+  Wanted(const Args& args, std::initializer_list<Port> rows, bool values, int products) {
+    const Dims& dims = args.dims;
+    std::int64_t lines = 0;
+    for (Port port : rows) {
+      if (port == Port::kV && !values) continue;
+      if (!args[port].present() || args[port].stride[3] != 1) continue;
+      bytes[count] = (dims.K > dims.V ? dims.K : dims.V) * args[port].size;
+      lines += bytes[count] / kLine + 1;
+      ports[count++] = port;
+    }
+    const std::int64_t runs = products * (dims.K * dims.V / (kRows * kPanel) + 1);
+    at_once = static_cast<int>((lines * kRun - 1) / runs + 1);
+  }
+
+  static constexpr std::int64_t kLine = 64;
+  Port ports[16];
+  std::int64_t bytes[16];
+  int count = 0, at_once;
+};
+
+// Asks for the wanted rows of the next chunk while products of this one are formed: all at once
+// they would wait for each other, and the products for them.
 class Ahead {
  public:
-  Ahead(const Args& args, Place place, std::int64_t head, bool reverse)
-      : args_(args), place_(place), head_(head) {
-    constexpr Port kBoth[] = {Port::kK, Port::kV, Port::kG, Port::kBeta, Port::kW};
-    constexpr Port kReverse[] = {Port::kQ, Port::kDO, Port::kDQ,    Port::kDK, Port::kDV,
-                                 Port::kZ, Port::kDG, Port::kDBeta, Port::kDW, Port::kDZ};
-    for (Port port : kBoth) add(port);
-    for (Port port : kReverse) {
-      if (reverse) add(port);
-    }
+  Ahead(const Args& args, const Wanted& wanted, Place place, std::int64_t head)
+      : args_(args), wanted_(wanted), place_(place), head_(head) {
+    if (wanted.count == 0) place_.count = 0;
   }
 
   [[gnu::always_inline]] void operator()() {
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (row_ == place_.count || count_ == 0) return;
-      const Run run = row(args_, ports_[port_], step_of(args_, place_.r + row_), head_);
-      prefetch_row(run, args_.dims.K > args_.dims.V ? args_.dims.K : args_.dims.V);
-      if (++port_ < count_) continue;
-      port_ = 0;
-      ++row_;
+    for (int i = 0; i < wanted_.at_once; ++i) {
+      if (line_ >= end_ && !next_row()) return;
+      __builtin_prefetch(line_);
+      line_ += Wanted::kLine;
     }
   }
 
  private:
-  // So that all rows have had their turn before the products end: blocks of wider vectors are
-  // fewer.
-  static constexpr int kAtOnce = kLanes < 16 ? 1 : 3;
-
-  void add(Port port) {
-    if (args_[port].present() && args_[port].stride[3] == 1) ports_[count_++] = port;
+  [[gnu::noinline]] bool next_row() {
+    if (row_ == place_.count) return false;
+    const Run run = row(args_, wanted_.ports[port_], step_of(args_, place_.r + row_), head_);
+    line_ = static_cast<const char*>(run.data);
+    end_ = line_ + wanted_.bytes[port_];
+    if (++port_ < wanted_.count) return true;
+    port_ = 0;
+    ++row_;
+    return true;
   }
 
   const Args& args_;
+  const Wanted& wanted_;
   Place place_;
   std::int64_t head_, row_ = 0;
-  Port ports_[15];
-  int count_ = 0, port_ = 0;
+  int port_ = 0;
+  const char *line_ = nullptr, *end_ = nullptr;
 };
 
 // What both sweeps need of a chunk: keys, rows that erase, numbers and decays.
 template <class Variant>
-static inline void load_chunk(const Args& args, Place place, std::int64_t head,
+static inline void load_chunk(const Args& args, Place place, std::int64_t head, const float* bias,
                               BackwardScratch<Variant>& x) {
   float gates[kChunk];
   load_scalars<Variant>(args, place.r, place.count, head, gates, x.b);
@@ -78,27 +99,23 @@ static inline void load_chunk(const Args& args, Place place, std::int64_t head,
   for (std::int64_t i = 0; i < kChunk; ++i) {
     const bool inside = i < place.count;
     const Step step = step_of(args, place.r + i);
-    clear(x.flat, x.K);
-    if (inside) {
-      load_row(row(args, Port::kK, step, head), args.dims.K, x.K, x.flat);
-      if (args.l2norm) {
-        x.k_norm[i] = inverse_norm(x.flat, x.K);
-        scale_row(x.k_norm[i], x.flat, x.K, x.flat);
-      }
-    }
-    put_row(x.flat, kChunk, i, x.K, x.k);
+    if (!inside) clear(x.flat, x.K);
+    const float* k = x.flat;
+    if (inside) k = view_qk(args, Port::kK, step, head, x.K, x.flat, x.k_norm + i);
+    put_row(k, kChunk, i, x.K, x.k);
     if constexpr (kHasGateRow<Variant>) {
-      clear(x.gate, x.K);
-      if (inside) load_gate_row(args, step, head, x.K, x.bias, x.gate);
+      if (!inside) clear(x.gate, x.K);
+      const float* gate = x.gate;
+      if (inside) gate = view_gate_row(args, step, head, x.K, bias, x.gate);
       if constexpr (kHasBetaRow<Variant>) {
-        clear(x.row, x.K);
-        if (inside) load_beta_row(args, step, head, x.K, x.flat, x.gate, x.row);
-        put_row(x.row, kChunk, i, x.K, x.beta);
-        multiply_row(x.row, x.flat, x.K, x.row);
+        if (!inside) clear(x.row, x.K);
+        const float* beta = x.row;
+        if (inside) beta = view_beta_row(args, step, head, x.K, k, gate, x.row);
+        put_row(beta, kChunk, i, x.K, x.beta);
+        multiply_row(beta, k, x.K, x.row);
         put_row(x.row, kChunk, i, x.K, x.x);
       }
-      map_lanes(x.K, x.gate, [](Lanes g) { return exp_of(g); });
-      x.decay.set_row(i, x.gate);
+      x.decay.set_row(i, gate);
     }
   }
   x.decay.load(gates);
@@ -113,41 +130,32 @@ static inline void form_writes(const float* S, const Overlaps& L, float* R, Ahea
     scale_rows(x.b, R, kChunk, x.V, x.u);
   } else {
     x.decay.enter(x.x, x.rows);
-    product<false>(kChunk, x.V, x.K, Plain{x.rows, kChunk}, S, x.dX, ahead);
+    product<Alone>(kChunk, x.V, x.K, Plain{x.rows, kChunk}, S, x.dX, ahead);
     solve_residuals(x.b, L, x.dX, x.t, x.V, R, x.u);
   }
 }
 
-// S1 = through S0 + (leave * K)^T U for every chunk, keeping S0, R and L.
+// S1 = through S0 + (leave * K)^T U for chunk c, keeping R and L, and S1 for the chunk after it.
 template <class Variant>
-static inline void keep_states(const Args& args, std::int64_t n, std::int64_t head,
-                               BackwardScratch<Variant>& x) {
-  const Chunks chunks(args, n);
-  if (chunks.count == 0) return;
-  load_state(args, Port::kInitialState, n, head, x, x.states);
-  for (std::int64_t c = 0; c < chunks.count; ++c) {
-    const Place place = chunks[c];
-    const float* S = x.states + c * x.K * x.V;
-    Ahead ahead(args, c + 1 < chunks.count ? chunks[c + 1] : Place{}, head, false);
-    load_chunk<Variant>(args, place, head, x);
-    if constexpr (Variant::erase != Erase::kNone) {
-      x.decay.scores(x.x, x.k, x.overlaps[c]);
+static inline void keep_chunk(const Args& args, const Chunks& chunks, std::int64_t c,
+                              std::int64_t head, const BackwardHead<Variant>& own, Ahead ahead,
+                              BackwardScratch<Variant>& x) {
+  const Place place = chunks[c];
+  load_chunk<Variant>(args, place, head, own.bias, x);
+  if constexpr (Variant::erase != Erase::kNone) x.decay.scores(x.x, x.k, own.overlap(c));
+  for (std::int64_t i = 0; i < kChunk; ++i) {
+    clear(x.flat, x.V);
+    if (i < place.count) {
+      load_target<Variant>(args, step_of(args, place.r + i), head, 0, args.dims.V, x.V, x.wide,
+                           x.flat);
     }
-    for (std::int64_t i = 0; i < kChunk; ++i) {
-      clear(x.flat, x.V);
-      if (i < place.count) {
-        load_target<Variant>(args, step_of(args, place.r + i), head, 0, args.dims.V, x.V, x.wide,
-                             x.flat);
-      }
-      put_row(x.flat, kChunk, i, x.V, x.t);
-    }
-    form_writes(S, x.overlaps[c], x.residuals + c * kChunk * x.V, ahead, x);
-    if (c + 1 == chunks.count) break;
-    float* next = x.states + (c + 1) * x.K * x.V;
-    x.decay.carry(S, next);
-    x.decay.leave(x.k, x.rows);
-    product<true>(x.K, x.V, kChunk, Transposed{x.rows, kChunk}, x.u, next, ahead);
+    put_row(x.flat, kChunk, i, x.V, x.t);
   }
+  form_writes(own.state(c), own.overlap(c), own.residual(c), ahead, x);
+  if (c + 1 == chunks.count) return;
+  x.decay.leave(x.k, x.rows);
+  product(x.K, x.V, kChunk, Transposed{x.rows, kChunk}, x.u, own.state(c + 1), ahead,
+          x.decay.carry(own.state(c)));
 }
 
 // Rows of the query and of the gradient with respect to what is read, scale included.
@@ -157,15 +165,10 @@ static inline void load_reads(const Args& args, Place place, std::int64_t head,
   for (std::int64_t i = 0; i < kChunk; ++i) {
     const Step step = step_of(args, place.r + i);
     const bool inside = i < place.count && is_last(args, step);
-    clear(x.flat, x.K);
-    if (inside) {
-      load_row(row(args, Port::kQ, step, head), args.dims.K, x.K, x.flat);
-      if (args.l2norm) {
-        x.q_norm[i] = inverse_norm(x.flat, x.K);
-        scale_row(x.q_norm[i], x.flat, x.K, x.flat);
-      }
-    }
-    put_row(x.flat, kChunk, i, x.K, x.q);
+    if (!inside) clear(x.flat, x.K);
+    const float* q = x.flat;
+    if (inside) q = view_qk(args, Port::kQ, step, head, x.K, x.flat, x.q_norm + i);
+    put_row(q, kChunk, i, x.K, x.q);
     clear(x.flat, x.V);
     if (inside && args[Port::kDO].present()) {
       load_row(row(args, Port::kDO, step, head), args.dims.V, x.V, x.flat);
@@ -180,15 +183,19 @@ static inline void load_reads(const Args& args, Place place, std::int64_t head,
   }
 }
 
-// One chunk of the reverse sweep: from dS after it to dS before it.
+// Chunk c of the reverse sweep: from dS after it to dS before it.
 template <class Variant>
-static inline void reverse_chunk(const Args& args, Place place, Head head, std::int64_t begin,
-                                 const float* S, const float* R, const Overlaps& L, double* sums,
-                                 Ahead ahead, BackwardScratch<Variant>& x) {
+static inline void reverse_chunk(const Args& args, const Chunks& chunks, std::int64_t c, Head head,
+                                 const BackwardHead<Variant>& own, double* sums, Ahead ahead,
+                                 BackwardScratch<Variant>& x) {
   constexpr bool kErase = Variant::erase != Erase::kNone;
   const std::int64_t K = x.K, V = x.V;
+  const Place place = chunks[c];
+  const float *S = own.state(c), *R = own.residual(c);
+  const Overlaps& L = own.overlap(c);
+  float *dS = own.dS, *minus_bdX = x.t;  // x.t is free in this sweep
   auto& decay = x.decay;
-  load_chunk<Variant>(args, place, head.head, x);
+  load_chunk<Variant>(args, place, head.head, own.bias, x);
   load_reads(args, place, head.head, x);
   scale_rows(x.b, R, kChunk, V, x.u);
   transpose(x.dO, kChunk, V, x.dOt);
@@ -198,15 +205,15 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
   decay.scores(x.q, x.k, x.P);
   lower<true>([&](std::int64_t i, std::int64_t j) { return static_cast<float>(x.P.at(i, j)); },
               x.reads);
-  product<false>(kChunk, V, kChunk, Transposed{x.reads, kChunk}, x.dO, x.dX);
+  product<Alone>(kChunk, V, kChunk, Transposed{x.reads, kChunk}, x.dO, x.dX);
   decay.leave(x.k, x.rows);
-  product<true>(kChunk, V, K, Plain{x.rows, kChunk}, x.dS, x.dX, ahead);
+  product<Sum>(kChunk, V, K, Plain{x.rows, kChunk}, dS, x.dX, ahead);
   if constexpr (kErase) solve_transposed(x.b, L, V, x.dX);
   if (args[Port::kZ].present()) {
     // The output before its gate, for z.
     decay.enter(x.q, x.rows);
-    product<false>(kChunk, V, K, Plain{x.rows, kChunk}, S, x.o);
-    product<true>(kChunk, V, kChunk, Plain{x.reads, kChunk}, x.u, x.o);
+    product<Alone>(kChunk, V, K, Plain{x.rows, kChunk}, S, x.o);
+    product<Sum>(kChunk, V, kChunk, Plain{x.reads, kChunk}, x.u, x.o);
   }
 
   // The gradients of P and L.
@@ -221,47 +228,77 @@ static inline void reverse_chunk(const Args& args, Place place, Head head, std::
   }
 
   // Through the states, then from pair to pair.
-  decay.begin_gradient(S, x.dS);
+  decay.begin_gradient(S, dS);
   decay.entering_gradient(x.q, S, x.dOt, x.dq, ahead);
-  decay.leaving_gradient(x.k, x.dS, x.ut, x.dk, ahead);
+  decay.leaving_gradient(x.k, dS, x.ut, x.dk, ahead);
   if constexpr (kErase) {
     float minus_b[kChunk];
     for (std::int64_t i = 0; i < kChunk; ++i) minus_b[i] = -x.b[i];
-    scale_rows(minus_b, x.dX, kChunk, V, x.rows_v);
-    transpose(x.rows_v, kChunk, V, x.dXt);
-    decay.entering_gradient(x.x, S, x.dXt, x.dx, ahead);
+    scale_rows(minus_b, x.dX, kChunk, V, minus_bdX);
+    transpose(minus_bdX, kChunk, V, x.ut);
+    decay.entering_gradient(x.x, S, x.ut, x.dx, ahead);
   }
   const Pairs pairs{&x.P, &L, &x.dP, &x.dL};
   decay.template pairs_gradient<kErase>(pairs, x.q, x.k, x.x, x.dq, x.dk, x.dx);
 
   // dS0 = through dS + (enter * Q)^T dO - (enter * X)^T (b dX).
-  decay.carry(x.dS, x.dS);
   decay.enter(x.q, x.rows);
-  product<true>(K, V, kChunk, Transposed{x.rows, kChunk}, x.dO, x.dS, ahead);
+  product(K, V, kChunk, Transposed{x.rows, kChunk}, x.dO, dS, ahead, decay.carry(dS));
   if constexpr (kErase) {
     decay.enter(x.x, x.rows);
-    product<true>(K, V, kChunk, Transposed{x.rows, kChunk}, x.rows_v, x.dS, ahead);
+    product<Sum>(K, V, kChunk, Transposed{x.rows, kChunk}, minus_bdX, dS, ahead);
   }
-  store_gradients<Variant>(args, place, head, begin, R, sums, x);
+  store_gradients<Variant>(args, place, head, chunks.begin, R, own.bias, sums, x);
 }
 
+// Heads [head, head + count) of a sequence, whole groups. The heads of a batch go through the
+// tokens side by side; of each token a group's heads come one after the other.
 template <class Variant>
-static void backward(const Args& args, std::int64_t n, std::int64_t group, double* sums,
-                     float* scratch) {
-  BackwardScratch<Variant> x(args, scratch);
+static void backward(const Args& args, std::int64_t n, std::int64_t head, std::int64_t count,
+                     double* sums, float* scratch) {
+  constexpr bool kErase = Variant::erase != Erase::kNone;
+  const Wanted kept(args, {Port::kK, Port::kG, Port::kBeta, Port::kV, Port::kW}, true,
+                    kErase ? 2 : 1);
+  const Wanted reversed(
+      args,
+      {Port::kK, Port::kG, Port::kBeta, Port::kQ, Port::kDO, Port::kV, Port::kW, Port::kZ,
+       Port::kDQ, Port::kDK, Port::kDV, Port::kDBeta, Port::kDG, Port::kDW, Port::kDZ},
+      kUnitWrite<Variant> || args[Port::kD].present(), kErase ? 6 : 4);
+  BackwardScratch<Variant> x(args, count, scratch);
   const Chunks chunks(args, n);
   const std::int64_t size = args.group_size();
-  for (std::int64_t i = 0; i < size; ++i) {
-    const Head head{group * size + i, i == 0, i + 1 == size};
-    if constexpr (kHasGateRow<Variant>) load_bias(args, head.head, x.K, x.bias);
-    keep_states(args, n, head.head, x);
-    load_state(args, Port::kDFinalState, n, head.head, x, x.dS);
-    for (std::int64_t c = chunks.count - 1; c >= 0; --c) {
-      const Ahead ahead(args, c > 0 ? chunks[c - 1] : Place{}, head.head, true);
-      reverse_chunk(args, chunks[c], head, chunks.begin, x.states + c * x.K * x.V,
-                    x.residuals + c * kChunk * x.V, x.overlaps[c], sums + args.sums * i, ahead, x);
+  for (std::int64_t first = 0; first < count; first += x.batch) {
+    const std::int64_t heads = count - first < x.batch ? count - first : x.batch;
+    const std::int64_t turns = chunks.count * heads;
+    // The head and the chunk of a turn: of every chunk the heads in their order. In the reverse
+    // sweep the chunks are counted from the last.
+    const auto head_of = [&](std::int64_t turn) { return head + first + turn % heads; };
+    const auto chunk_of = [&](std::int64_t turn, bool reverse) {
+      return reverse ? chunks.count - 1 - turn / heads : turn / heads;
+    };
+    const auto ahead_of = [&](std::int64_t turn, bool reverse) {
+      return Ahead(args, reverse ? reversed : kept,
+                   turn < turns ? chunks[chunk_of(turn, reverse)] : Place{}, head_of(turn));
+    };
+    for (std::int64_t i = 0; i < heads; ++i) {
+      const BackwardHead<Variant>& own = x.heads[i];
+      if constexpr (kHasGateRow<Variant>) load_bias(args, head_of(i), x.K, own.bias);
+      if (turns > 0) load_state(args, Port::kInitialState, n, head_of(i), x, own.states);
+      load_state(args, Port::kDFinalState, n, head_of(i), x, own.dS);
     }
-    store_state(args, Port::kDInitialState, n, head.head, x.dS, x);
+    for (std::int64_t turn = 0; turn < turns; ++turn) {
+      keep_chunk(args, chunks, chunk_of(turn, false), head_of(turn), x.heads[turn % heads],
+                 ahead_of(turn + 1, false), x);
+    }
+    for (std::int64_t turn = 0; turn < turns; ++turn) {
+      const std::int64_t h = head_of(turn);
+      reverse_chunk(args, chunks, chunk_of(turn, true), {h, h % size == 0, (h + 1) % size == 0},
+                    x.heads[turn % heads], sums + args.sums * (h - head), ahead_of(turn + 1, true),
+                    x);
+    }
+    for (std::int64_t i = 0; i < heads; ++i) {
+      store_state(args, Port::kDInitialState, n, head_of(i), x.heads[i].dS, x);
+    }
   }
 }
 

@@ -44,26 +44,6 @@ struct Place {
   std::int64_t r, count;
 };
 
-// Loads rows of a port into panels [kChunk, padded]; multiplied by `scale`. Where `inverse_norms`
-// is given, each row is normalised and its factor kept there.
-static inline void load_rows(const Args& args, Port port, Place place, std::int64_t head,
-                             std::int64_t width, std::int64_t padded, float scale, float* flat,
-                             float* inverse_norms, float* to) {
-  for (std::int64_t i = 0; i < kChunk; ++i) {
-    if (i < place.count) {
-      load_row(row(args, port, step_of(args, place.r + i), head), width, padded, flat);
-      if (inverse_norms != nullptr) {
-        inverse_norms[i] = inverse_norm(flat, padded);
-        scale_row(inverse_norms[i], flat, padded, flat);
-      }
-      if (scale != 1.0f) scale_row(scale, flat, padded, flat);
-    } else {
-      clear(flat, padded);
-    }
-    put_row(flat, kChunk, i, padded, to);
-  }
-}
-
 // One row of a panel in double. The substitutions below run in it: where keys repeat and beta is 1
 // their sums telescope, and what is left of them is one term.
 struct WideRow {

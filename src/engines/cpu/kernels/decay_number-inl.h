@@ -39,7 +39,7 @@ class DecayNumber {
   static std::int64_t gates(std::int64_t) { return 1; }  // a row
 
   DecayNumber(std::int64_t K, std::int64_t V, Carver& carver) : K_(K), V_(V) {
-    for (float** m : {&kt_, &dt_}) *m = carver.take(kChunk * K);
+    dt_ = carver.take(kChunk * K);
     faded_ = carver.take(kChunk * V);
     for (float** m : {&W_, &Y_, &Yt_}) *m = carver.take(kChunk * kChunk);
   }
@@ -69,8 +69,9 @@ class DecayNumber {
 
   // The part j <= i of out_ij = sum over d of left_id D_ij k_jd.
   void scores(const float* left, const float* k, Overlaps& out) {
-    transpose(k, kChunk, K_, kt_);
-    exact_lower_product(kChunk, K_, Plain{left, kChunk}, kt_, out.x);
+    float* kt = dt_;
+    transpose(k, kChunk, K_, kt);
+    exact_lower_product(kChunk, K_, Plain{left, kChunk}, kt, out.x);
     for (std::int64_t i = 0; i < kChunk; ++i) {
       for (std::int64_t j = 0; j <= i; ++j) out.x[i * kChunk + j] *= fade(i, j);
     }
@@ -78,8 +79,8 @@ class DecayNumber {
 
   void enter(const float* rows, float* to) const { scale_rows(enter_, rows, kChunk, K_, to); }
   void leave(const float* rows, float* to) const { scale_rows(leave_, rows, kChunk, K_, to); }
-  // to = what is left of S [K, V]; they may be the same.
-  void carry(const float* S, float* to) const { scale_row(through(), S, K_ * V_, to); }
+  // What is left of S [K, V] after the chunk.
+  Faded carry(const float* S) const { return {S, enter_ + kChunk - 1, 0}; }
 
   // Begins the gradients of the gates.
   void begin_gradient(const float* S, const float* dS) {
@@ -110,15 +111,15 @@ class DecayNumber {
     lower<true>([&](std::int64_t i,
                     std::int64_t j) { return static_cast<float>(fade(i, j) * p.dP->at(i, j)); },
                 W_);
-    product<true>(kChunk, K_, kChunk, Plain{W_, kChunk}, k, dq);
-    product<true>(kChunk, K_, kChunk, Transposed{W_, kChunk}, q, dk);
+    product<Sum>(kChunk, K_, kChunk, Plain{W_, kChunk}, k, dq);
+    product<Sum>(kChunk, K_, kChunk, Transposed{W_, kChunk}, q, dk);
     if constexpr (kErase) {
       lower<false>([&](std::int64_t i,
                        std::int64_t j) { return static_cast<float>(fade(i, j) * p.dL->at(i, j)); },
                    Y_);
       transpose(Y_, kChunk, kChunk, Yt_);
       add_scaled_row(1.0f, Y_, kChunk * kChunk, Yt_);
-      product<true>(kChunk, K_, kChunk, Plain{Yt_, kChunk}, k, dk);
+      product<Sum>(kChunk, K_, kChunk, Plain{Yt_, kChunk}, k, dk);
     }
     const auto pair = [&](std::int64_t i, std::int64_t j) {
       const double read = p.dP->at(i, j) * p.P->at(i, j);
@@ -141,12 +142,12 @@ class DecayNumber {
                       Meanwhile& meanwhile) {
     // Before the product: a state near overflow is read as the recurrence reads it.
     scale_columns(factors, ft, V_, kChunk, faded_);
-    product<false>(K_, kChunk, V_, Plain{S, K_}, faded_, dt_, meanwhile);
+    product<Alone>(K_, kChunk, V_, Plain{S, K_}, faded_, dt_, meanwhile);
     transpose(dt_, K_, kChunk, d);
   }
 
   std::int64_t K_, V_;  // padded
-  float *kt_, *dt_, *faded_, *W_, *Y_, *Yt_;
+  float *dt_, *faded_, *W_, *Y_, *Yt_;
   float enter_[kChunk], leave_[kChunk];
   float decay_[kChunk * kChunk];  // D, element (i, j) at i kChunk + j, for i >= j
   double entering_[kChunk], leaving_[kChunk], through_gradient_, dg_[kChunk];

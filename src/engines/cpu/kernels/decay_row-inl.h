@@ -22,38 +22,52 @@ class DecayRow {
   DecayRow(std::int64_t K, std::int64_t V, Carver& carver) : K_(K), V_(V) {
     for (float** m : {&a_, &enter_, &later_, &leave_, &dg_}) *m = carver.take(kChunk * K);
     dt_ = carver.take(kChunk * K);
+    reads_ = carver.take(kChunk * K);
     first_ = carver.take(K * V);
     w_ = carver.take(K);
+    through_ = carver.take(K);
     through_gradient_ = carver.take(K);
   }
 
-  // The decays of row i, padded; every row is set before load(), those past the end to 1.
-  void set_row(std::int64_t i, const float* decays) { put_row(decays, kChunk, i, K_, a_); }
+  // The logs of the decays of row i, padded; every row is set before load(), those past the end to
+  // 0.
+  void set_row(std::int64_t i, const float* gates) {
+    const Vec near = hn::Set(f32, kNear);
+    each_vector([&](std::int64_t c) {
+      const Vec g = hn::LoadU(f32, gates + c);
+      const bool is_near = hn::AllTrue(f32, hn::Le(hn::Abs(g), near));
+      put(is_near ? exp_near(g) : exp_of(clamp_gate(Lanes(g))).x, a_, c, i);
+    });
+  }
   void load(const float*) {
+    Vec most = zero();
     each_vector([&](std::int64_t c) {
       Vec x = hn::Set(f32, 1.0f);
       for (std::int64_t i = 0; i < kChunk; ++i) {
+        most = hn::Max(most, at(a_, c, i));
         x = hn::Mul(x, at(a_, c, i));
         put(x, enter_, c, i);
       }
-      x = hn::Set(f32, 1.0f);
-      for (std::int64_t i = 0; i < kChunk; ++i) {
-        if (i > 0) x = hn::Mul(x, at(a_, c, i));
-        put(x, later_, c, i);
-      }
+      hn::StoreU(x, f32, through_ + c);
       x = hn::Set(f32, 1.0f);
       for (std::int64_t i = kChunk - 1; i >= 0; --i) {
         put(x, leave_, c, i);
         x = hn::Mul(x, at(a_, c, i));
       }
     });
+    fades_ = hn::AllTrue(f32, hn::Le(most, hn::Set(f32, 1.0f)));
   }
 
-  // The part j <= i of out_ij = sum over d of left_id D_ijd k_jd, in double.
+  // The part j <= i of out_ij = sum over d of left_id D_ijd k_jd, in double. Where no decay is
+  // above 1, pairs from two halves meet in between: D_ij is the product of what key j keeps until
+  // there and of what is left for row i from there, neither less than D_ij, so all such pairs are
+  // one product of matrices. What is left, small blocks on the diagonal, is walked key by key.
   void scores(const float* left, const float* k, Overlaps& out) {
+    std::int64_t walked = kChunk;
+    for (; fades_ && walked > kWalked; walked /= 2) meet(walked / 2, left, k, out);
     for (std::int64_t j = 0; j < kChunk; ++j) {
       get_row(k, kChunk, j, K_, w_);
-      for (std::int64_t i = j; i < kChunk; ++i) {
+      for (std::int64_t i = j; i < (j / walked + 1) * walked; ++i) {
         WideSum sum;
         each_vector([&](std::int64_t c) {
           Vec w = hn::LoadU(f32, w_ + c);
@@ -70,12 +84,8 @@ class DecayRow {
 
   void enter(const float* rows, float* to) const { multiply_row(enter_, rows, kChunk * K_, to); }
   void leave(const float* rows, float* to) const { multiply_row(leave_, rows, kChunk * K_, to); }
-  // to = what is left of S [K, V]; they may be the same.
-  void carry(const float* S, float* to) const {
-    float* through = w_;
-    get_row(enter_, kChunk, kChunk - 1, K_, through);
-    scale_rows(through, S, K_, V_, to);
-  }
+  // What is left of S [K, V] after the chunk.
+  Faded carry(const float* S) const { return {S, through_, 1}; }
 
   // Begins the gradients of the gates.
   void begin_gradient(const float* S, const float* dS) {
@@ -83,18 +93,26 @@ class DecayRow {
     for (std::int64_t i = 0; i < K_; ++i) dots_[i] = 0;
     add_row_dots(S, dS, K_, V_, dots_);
     for (std::int64_t i = 0; i < K_; ++i) w_[i] = static_cast<float>(dots_[i]);
-    get_row(enter_, kChunk, kChunk - 1, K_, through_gradient_);
-    multiply_row(through_gradient_, w_, K_, through_gradient_);
-    // What the first row reads: of a state near overflow, all that may be multiplied.
+    multiply_row(through_, w_, K_, through_gradient_);
+    // Of a state near overflow, what the first row reads: all that may be multiplied.
+    large_ = is_large(S);
+    if (!large_) return;
     get_row(a_, kChunk, 0, K_, w_);
     scale_rows(w_, S, K_, V_, first_);
+    each_vector([&](std::int64_t c) {
+      Vec x = hn::Set(f32, 1.0f);
+      for (std::int64_t i = 0; i < kChunk; ++i) {
+        if (i > 0) x = hn::Mul(x, at(a_, c, i));
+        put(x, later_, c, i);
+      }
+    });
   }
 
   // d = enter * (S f^T)^T, the gradient of `rows` that read S; f comes transposed, [V, kChunk].
   template <class Meanwhile>
-  void entering_gradient(const float* rows, const float*, const float* ft, float* d,
+  void entering_gradient(const float* rows, const float* S, const float* ft, float* d,
                          Meanwhile& meanwhile) {
-    through_states(first_, ft, later_, d, meanwhile);
+    through_states(large_ ? first_ : S, ft, large_ ? later_ : enter_, d, meanwhile);
     each_vector([&](std::int64_t c) {  // gate t lies in what every row from t on reads
       Vec sum = zero();
       for (std::int64_t i = kChunk - 1; i >= 0; --i) {
@@ -172,6 +190,36 @@ class DecayRow {
   void gradient_row(std::int64_t i, float* to) const { get_row(dg_, kChunk, i, K_, to); }
 
  private:
+  static constexpr std::int64_t kWalked = 8;
+
+  // The scores of rows [middle, middle + size) and keys [middle - size, middle), for each odd
+  // multiple `middle` of size. Writes whole vectors of scores.
+  void meet(std::int64_t size, const float* left, const float* k, Overlaps& out) {
+    float *keys = dg_, *keys_t = dt_;  // free until the gradients begin
+    for (std::int64_t middle = size; middle < kChunk; middle += 2 * size) {
+      each_vector([&](std::int64_t c) {
+        Vec x = hn::Set(f32, 1.0f);
+        for (std::int64_t j = middle - 1; j >= middle - size; --j) {
+          put(hn::Mul(x, at(k, c, j)), keys, c, j);
+          x = hn::Mul(x, at(a_, c, j));
+        }
+        x = hn::Set(f32, 1.0f);
+        for (std::int64_t i = middle; i < middle + size; ++i) {
+          x = hn::Mul(x, at(a_, c, i));
+          put(hn::Mul(x, at(left, c, i)), reads_, c, i);
+        }
+      });
+    }
+    transpose(keys, kChunk, K_, keys_t);
+    for (std::int64_t middle = size; middle < kChunk; middle += 2 * size) {
+      for (std::int64_t i = middle; i < middle + size; i += kExactRows) {
+        for (std::int64_t j = middle - size; j < middle; j += kLanes) {
+          exact_block(i, j, kChunk, K_, Plain{reads_, kChunk}, keys_t, out.x);
+        }
+      }
+    }
+  }
+
   // A sum of products, in double.
   struct WideSum {
     using Wide = hn::RepartitionToWide<F32>;
@@ -203,10 +251,19 @@ class DecayRow {
     hn::StoreU(x, f32, m + place(c, i));
   }
 
+  bool is_large(const float* S) const {
+    const Vec large = hn::Set(f32, 0x1p60f);
+    Vec most = zero();
+    for (std::int64_t i = 0; i < K_ * V_; i += kLanes) {
+      most = hn::Max(most, hn::Abs(hn::LoadU(f32, S + i)));
+    }
+    return !hn::AllTrue(f32, hn::Le(most, large));
+  }
+
   template <class Meanwhile>
   void through_states(const float* S, const float* ft, const float* factors, float* d,
                       Meanwhile& meanwhile) {
-    product<false>(K_, kChunk, V_, Plain{S, K_}, ft, dt_, meanwhile);
+    product<Alone>(K_, kChunk, V_, Plain{S, K_}, ft, dt_, meanwhile);
     transpose(dt_, K_, kChunk, d);
     for (std::int64_t i = 0; i < kChunk * K_; i += kLanes) {
       // Nothing is left where the factor is 0, also of a product that overflowed.
@@ -219,8 +276,10 @@ class DecayRow {
   std::int64_t K_, V_;                // padded
   float *a_, *enter_, *leave_, *dg_;  // [kChunk, K]
   float* later_;                      // enter without the decay of the first row
-  float* first_;                      // [K, V], S after the decay of the first row
-  float *dt_, *w_, *through_gradient_;
+  float* first_;                      // [K, V], S after the decay of the first row, if it is large
+  float *dt_, *reads_, *w_, *through_, *through_gradient_;
+  bool fades_ = true;          // whether no decay is above 1
+  bool large_ = false;         // whether a number of the state may overflow in a product
   double dots_[512 + kPanel];  // by channel; no head has more (problem/validate.cc)
 };
 

@@ -14,38 +14,67 @@ namespace {  // members of classes would be weak symbols
 // nothing. Shorter chunks then keep its digits.
 static inline std::int64_t chunk_steps(const Dims& dims) { return dims.K < 8 ? dims.K : kChunk; }
 
+// Heads that go through the chunks side by side: their rows of one token share pages and lie next
+// to each other. With more, what they keep leaves the second-level cache.
+inline constexpr std::int64_t kBackwardHeads = 4;
+
+// What a head keeps from chunk to chunk.
+template <class Variant>
+struct BackwardHead {
+  BackwardHead() = default;
+  BackwardHead(const Dims& dims, std::int64_t padded_k, std::int64_t padded_v, Carver& carver)
+      : K(padded_k), V(padded_v) {
+    const std::int64_t chunks = round_up(dims.T * dims.n, chunk_steps(dims)) / chunk_steps(dims);
+    states = carver.take(chunks * K * V);
+    residuals = carver.take(chunks * kChunk * V);
+    const std::int64_t of_chunks = Variant::erase == Erase::kNone ? 1 : chunks;
+    overlaps = reinterpret_cast<Overlaps*>(carver.take(of_chunks * kOverlapFloats));
+    dS = carver.take(K * V);
+    bias = carver.take(K);
+  }
+  float* state(std::int64_t c) const { return states + c * K * V; }
+  float* residual(std::int64_t c) const { return residuals + c * kChunk * V; }
+  Overlaps& overlap(std::int64_t c) const {
+    return overlaps[Variant::erase == Erase::kNone ? 0 : c];
+  }
+
+  std::int64_t K, V;
+  float* states;       // [chunks][K, V], entering each chunk
+  float* residuals;    // [chunks][kChunk, V]
+  Overlaps* overlaps;  // L of each chunk, where keys erase
+  float* dS;           // [K, V]
+  float* bias;         // of the gates, by channel
+};
+
 // Matrices in panels: [kChunk, K] are named like the rows they hold, a trailing t is a transpose.
 template <class Variant>
 struct BackwardScratch {
   using Decay = std::conditional_t<kHasGateRow<Variant>, DecayRow, DecayNumber>;
 
-  BackwardScratch(const Args& args, float* base)
+  // For `count` heads, as many of them side by side as there is room for.
+  BackwardScratch(const Args& args, std::int64_t count, float* base)
       : K(round_up(args.dims.K, kPanel)),
         V(round_up(args.dims.V, kPanel)),
         carver(base),
         decay(K, V, carver) {
     const Dims& dims = args.dims;
     const std::int64_t rows_of_all = dims.T * dims.n;
-    const std::int64_t steps = chunk_steps(dims);
-    const std::int64_t chunks = round_up(rows_of_all, steps) / steps;
-    states = carver.take(chunks * K * V);
-    residuals = carver.take(chunks * kChunk * V);
-    const std::int64_t of_chunks = Variant::erase == Erase::kNone ? 1 : chunks;
-    overlaps = reinterpret_cast<Overlaps*>(carver.take(of_chunks * kOverlapFloats));
-    dS = carver.take(K * V);
+    batch = count < kBackwardHeads ? count : kBackwardHeads;
+    for (std::int64_t i = 0; i < batch; ++i) {
+      heads[i] = BackwardHead<Variant>(dims, K, V, carver);
+    }
     for (float** m : {&q, &k, &rows, &dq, &dk}) *m = carver.take(kChunk * K);
     x = k;
     if constexpr (kHasBetaRow<Variant>) x = carver.take(kChunk * K);
     if constexpr (kHasBetaRow<Variant>) beta = carver.take(kChunk * K);
     if constexpr (Variant::erase != Erase::kNone) dx = carver.take(kChunk * K);
-    for (float** m : {&t, &u, &ut, &dO, &dOt, &dX, &dXt, &rows_v}) *m = carver.take(kChunk * V);
+    for (float** m : {&t, &u, &ut, &dO, &dOt, &dX}) *m = carver.take(kChunk * V);
     if (args[Port::kZ].present()) o = carver.take(kChunk * V);
     reads = carver.take(kChunk * kChunk);
     for (float** m : {&flat, &row, &wide, &target, &skip, &value}) {
       *m = carver.take(K > V ? K : V);
     }
     if constexpr (kHasGateRow<Variant>) gate = carver.take(K);
-    if constexpr (kHasGateRow<Variant>) bias = carver.take(K);
     dq_sum = carver.take(dims.H < dims.HO ? dims.T * K : 0);
     dk_sum = carver.take(dims.HK < dims.HO ? rows_of_all * K : 0);
     dv_sum = carver.take(dims.HV < dims.HO ? rows_of_all * V : 0);
@@ -55,15 +84,13 @@ struct BackwardScratch {
   std::int64_t K, V;  // padded
   Carver carver;
   Decay decay;
-  float* states;       // [chunks][K, V], entering each chunk
-  float* residuals;    // [chunks][kChunk, V]
-  Overlaps* overlaps;  // L of each chunk, where keys erase
-  float* dS;           // [K, V]
+  std::int64_t batch;
+  BackwardHead<Variant> heads[kBackwardHeads];
   float *q, *k, *x, *beta = nullptr, *rows, *dq, *dk, *dx = nullptr;
-  float *t, *u, *ut, *dO, *dOt, *dX, *dXt, *rows_v, *o = nullptr;
+  float *t, *u, *ut, *dO, *dOt, *dX, *o = nullptr;
   float* reads;                                      // P, [kChunk, kChunk]
   float *flat, *row, *wide, *target, *skip, *value;  // a row each
-  float *gate = nullptr, *bias = nullptr;            // a row each
+  float* gate = nullptr;                             // a row
   float *dq_sum, *dk_sum, *dv_sum;  // flat rows, summed over the heads of the group so far
   float b[kChunk], q_norm[kChunk], k_norm[kChunk];
   Overlaps P, dP, dL;
@@ -210,8 +237,8 @@ static inline void store_output_gradients(const Args& args, Step step, std::int6
 // Gradients of v, w, b and the gate of row i, and of D and z.
 template <class Variant>
 static inline void store_write_gradients(const Args& args, Step step, Head head, std::int64_t begin,
-                                         std::int64_t i, const float* R, double* sums,
-                                         BackwardScratch<Variant>& x) {
+                                         std::int64_t i, const float* R, const float* bias,
+                                         double* sums, BackwardScratch<Variant>& x) {
   const Dims& dims = args.dims;
   float* dt = x.target;
   get_row(x.dX, kChunk, i, x.V, dt);
@@ -244,7 +271,7 @@ static inline void store_write_gradients(const Args& args, Step step, Head head,
   }
   if constexpr (kHasGateRow<Variant>) {
     x.decay.gradient_row(i, x.wide);
-    store_gate_row(args, step, head.head, x.K, x.bias, x.wide, x.flat, sums);
+    store_gate_row(args, step, head.head, x.K, bias, x.wide, x.flat, sums);
   } else {
     store_gate<Variant>(args, step, head.head, x.decay.gradient(i), db, sums);
   }
@@ -254,7 +281,8 @@ static inline void store_write_gradients(const Args& args, Step step, Head head,
 // of U's right-hand side.
 template <class Variant>
 static inline void store_gradients(const Args& args, Place place, Head head, std::int64_t begin,
-                                   const float* R, double* sums, BackwardScratch<Variant>& x) {
+                                   const float* R, const float* bias, double* sums,
+                                   BackwardScratch<Variant>& x) {
   const Dims& dims = args.dims;
   for (std::int64_t i = 0; i < place.count; ++i) {
     const std::int64_t r = place.r + i;
@@ -263,12 +291,14 @@ static inline void store_gradients(const Args& args, Place place, Head head, std
       get_row(x.dq, kChunk, i, x.K, x.flat);
       if (sum_over_group(x.dq_sum, step.t - begin / dims.n, dims.H < dims.HO, head.first, head.last,
                          x.K, x.flat)) {
-        get_row(x.q, kChunk, i, x.K, x.row);
-        if (args.l2norm) through_norm(x.q_norm[i], x.row, x.K, x.flat);
+        if (args.l2norm) {
+          get_row(x.q, kChunk, i, x.K, x.row);
+          through_norm(x.q_norm[i], x.row, x.K, x.flat);
+        }
         store_row(x.flat, dims.K, row(args, Port::kDQ, step, head.head));
       }
     }
-    get_row(x.k, kChunk, i, x.K, x.row);
+    if (args.l2norm || kHasBetaRow<Variant>) get_row(x.k, kChunk, i, x.K, x.row);
     get_row(x.dk, kChunk, i, x.K, x.flat);
     if constexpr (Variant::erase == Erase::kScalar) {
       get_row(x.dx, kChunk, i, x.K, x.wide);
@@ -294,7 +324,7 @@ static inline void store_gradients(const Args& args, Place place, Head head, std
       if (args.l2norm) through_norm(x.k_norm[i], x.row, x.K, x.flat);
       store_row(x.flat, dims.K, row(args, Port::kDK, step, head.head));
     }
-    store_write_gradients<Variant>(args, step, head, begin, i, R, sums, x);
+    store_write_gradients<Variant>(args, step, head, begin, i, R, bias, sums, x);
   }
 }
 

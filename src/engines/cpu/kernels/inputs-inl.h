@@ -61,18 +61,20 @@ static inline void load_scalars(const Args& args, std::int64_t r, std::int64_t c
   }
 }
 
-// A step's row of `port`, the query or the key, normalised if the call asks for it.
-static inline void load_qk(const Args& args, Port port, Step step, std::int64_t head,
-                           std::int64_t padded, float* to) {
+// A step's row of `port`, the query or the key, normalised if the call asks for it. Returns the
+// factor.
+static inline float load_qk(const Args& args, Port port, Step step, std::int64_t head,
+                            std::int64_t padded, float* to) {
   load_row(row(args, port, step, head), args.dims.K, padded, to);
-  if (args.l2norm) normalise(padded, to);
+  return args.l2norm ? normalise(padded, to) : 1.0f;
 }
 
 // The same where it lies, if the call has it as it is taken; else in the buffer.
 static inline const float* view_qk(const Args& args, Port port, Step step, std::int64_t head,
-                                   std::int64_t padded, float* buffer) {
+                                   std::int64_t padded, float* buffer, float* factor = nullptr) {
   if (!args.l2norm) return view_row(row(args, port, step, head), args.dims.K, padded, buffer);
-  load_qk(args, port, step, head, padded, buffer);
+  const float norm = load_qk(args, port, step, head, padded, buffer);
+  if (factor != nullptr) *factor = norm;
   return buffer;
 }
 
@@ -100,7 +102,7 @@ static inline void load_gate_row(const Args& args, Step step, std::int64_t head,
 // The same where they lie, and then not clamped, or in the buffer.
 static inline const float* view_gate_row(const Args& args, Step step, std::int64_t head,
                                          std::int64_t padded, const float* bias, float* buffer) {
-  if (is_first(step) && args.gate.form == GateForm::kLog) {
+  if (is_first(step) && args.gate.form == GateForm::kLog && !args.beta_guard) {
     return view_row(row(args, Port::kG, step, head), args.dims.K, padded, buffer);
   }
   load_gate_row(args, step, head, padded, bias, buffer);

@@ -57,18 +57,55 @@ struct Nothing {
   void operator()() const {}
 };
 
-// C (+)= A B with A [rows, depth], B [depth, cols], C [rows, cols]; C must not overlap A or B.
-// `meanwhile` is called before each block of the result.
-template <bool kAccumulate, class Left, class Meanwhile = Nothing>
+// Asks for a block of a product, kRows of one panel.
+[[gnu::always_inline]] static inline void prefetch_block(const float* x) {
+  constexpr std::int64_t kLine = 64 / sizeof(float);
+  for (std::int64_t i = 0; i < kRows * kPanel; i += kLine) __builtin_prefetch(x + i);
+}
+
+// What a product is added to: nothing, what its result holds, or a matrix of its shape whose row r
+// is multiplied by factors[r * step]; that may be the result. `prefetch` asks for a block from `at`
+// on.
+struct Alone {
+  [[gnu::always_inline]] void prefetch(const float*, std::int64_t) const {}
+  [[gnu::always_inline]] Vec before(const float*, std::int64_t, std::int64_t) const {
+    return zero();
+  }
+};
+struct Sum {
+  [[gnu::always_inline]] void prefetch(const float* c, std::int64_t at) const {
+    prefetch_block(c + at);
+  }
+  [[gnu::always_inline]] Vec before(const float* c, std::int64_t, std::int64_t at) const {
+    return hn::LoadU(f32, c + at);
+  }
+};
+struct Faded {
+  [[gnu::always_inline]] void prefetch(const float* c, std::int64_t at) const {
+    prefetch_block(x + at);
+    if (c != x) prefetch_block(c + at);
+  }
+  [[gnu::always_inline]] Vec before(const float*, std::int64_t row, std::int64_t at) const {
+    return hn::Mul(hn::Set(f32, factors[row * step]), hn::LoadU(f32, x + at));
+  }
+  const float *x, *factors;
+  std::int64_t step;
+};
+
+// C = (what it is added to) + A B with A [rows, depth], B [depth, cols], C [rows, cols]; C must not
+// overlap A or B. `meanwhile` is called once for every
+// kRun terms of a block of the result.
+template <class To, class Left, class Meanwhile = Nothing>
 static inline void product(std::int64_t rows, std::int64_t cols, std::int64_t depth, Left a,
-                           const float* b, float* c, Meanwhile&& meanwhile = {}) {
+                           const float* b, float* c, Meanwhile&& meanwhile = {},
+                           const To& to = {}) {
   for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
     for (std::int64_t i = 0; i < rows; i += kRows) {
-      meanwhile();
-      float* out = panel_row(c, rows, i, panel);
       const float* right = panel_row(b, depth, 0, panel);
+      to.prefetch(c, (panel * rows + i + kRows) * kPanel);
       for (std::int64_t run = 0; run < depth; run += kRun) {
         const std::int64_t end = depth - run < kRun ? depth : run + kRun;
+        meanwhile();
         Vec sum[kRows][2];
         for (auto& row : sum) row[0] = row[1] = hn::Zero(f32);
         for (std::int64_t p = run; p < end; p += kPanel) {
@@ -86,12 +123,11 @@ static inline void product(std::int64_t rows, std::int64_t cols, std::int64_t de
             right += kPanel;
           }
         }
-        const bool add = kAccumulate || run > 0;
         for (int m = 0; m < kRows; ++m) {
           for (int half = 0; half < 2; ++half) {
-            float* to = out + m * kPanel + half * kLanes;
-            const Vec before = add ? hn::LoadU(f32, to) : hn::Zero(f32);
-            hn::StoreU(hn::Add(before, sum[m][half]), f32, to);
+            const std::int64_t at = (panel * rows + i + m) * kPanel + half * kLanes;
+            const Vec before = run > 0 ? hn::LoadU(f32, c + at) : to.before(c, i + m, at);
+            hn::StoreU(hn::Add(before, sum[m][half]), f32, c + at);
           }
         }
       }
@@ -102,40 +138,46 @@ static inline void product(std::int64_t rows, std::int64_t cols, std::int64_t de
 // Rows of a product in double that are kept in registers, times two vectors of half the lanes.
 inline constexpr std::int64_t kExactRows = 4;
 
-// The part j <= i of A B in double, for sums whose terms cancel: A [size, depth] and B [depth,
-// size] in panels, `out` in rows of `size`. What lies above the diagonal is left in part unwritten.
-static inline void exact_lower_product(std::int64_t size, std::int64_t depth, Plain a,
-                                       const float* b, double* out) {
+// Rows [i, i + kExactRows) and columns [j, j + kLanes) of A B in double, for sums whose terms
+// cancel: A [size, depth] and B [depth, size] in panels, `out` in rows of `size`.
+static inline void exact_block(std::int64_t i, std::int64_t j, std::int64_t size,
+                               std::int64_t depth, Plain a, const float* b, double* out) {
   const hn::Half<F32> half;
   const hn::RepartitionToWide<F32> f64;
   constexpr std::int64_t kHalf = kLanes / 2;
   double left[kPanel * kExactRows];
+  hn::Vec<decltype(f64)> acc[kExactRows][2];
+  for (auto& row : acc) row[0] = row[1] = hn::Zero(f64);
+  const float* right = b + j / kPanel * depth * kPanel + j % kPanel;
+  for (std::int64_t p = 0; p < depth; p += kPanel) {
+    for (std::int64_t m = 0; m < kExactRows; ++m) {
+      for (std::int64_t s = 0; s < kPanel; s += kHalf) {
+        const auto x = hn::LoadU(half, a.at(i + m, p) + s);
+        hn::StoreU(hn::PromoteTo(f64, x), f64, left + m * kPanel + s);
+      }
+    }
+    for (std::int64_t s = 0; s < kPanel; ++s, right += kPanel) {
+      const auto b0 = hn::PromoteTo(f64, hn::LoadU(half, right));
+      const auto b1 = hn::PromoteTo(f64, hn::LoadU(half, right + kHalf));
+      for (std::int64_t m = 0; m < kExactRows; ++m) {
+        const auto x = hn::Set(f64, left[m * kPanel + s]);
+        acc[m][0] = hn::MulAdd(x, b0, acc[m][0]);
+        acc[m][1] = hn::MulAdd(x, b1, acc[m][1]);
+      }
+    }
+  }
+  for (std::int64_t m = 0; m < kExactRows; ++m) {
+    hn::StoreU(acc[m][0], f64, out + (i + m) * size + j);
+    hn::StoreU(acc[m][1], f64, out + (i + m) * size + j + kHalf);
+  }
+}
+
+// The part j <= i of such a product. What lies above the diagonal is left in part unwritten.
+static inline void exact_lower_product(std::int64_t size, std::int64_t depth, Plain a,
+                                       const float* b, double* out) {
   for (std::int64_t i = 0; i < size; i += kExactRows) {
     for (std::int64_t j = 0; j < i + kExactRows; j += kLanes) {
-      hn::Vec<decltype(f64)> acc[kExactRows][2];
-      for (auto& row : acc) row[0] = row[1] = hn::Zero(f64);
-      const float* right = b + j / kPanel * depth * kPanel + j % kPanel;
-      for (std::int64_t p = 0; p < depth; p += kPanel) {
-        for (std::int64_t m = 0; m < kExactRows; ++m) {
-          for (std::int64_t s = 0; s < kPanel; s += kHalf) {
-            const auto x = hn::LoadU(half, a.at(i + m, p) + s);
-            hn::StoreU(hn::PromoteTo(f64, x), f64, left + m * kPanel + s);
-          }
-        }
-        for (std::int64_t s = 0; s < kPanel; ++s, right += kPanel) {
-          const auto b0 = hn::PromoteTo(f64, hn::LoadU(half, right));
-          const auto b1 = hn::PromoteTo(f64, hn::LoadU(half, right + kHalf));
-          for (std::int64_t m = 0; m < kExactRows; ++m) {
-            const auto x = hn::Set(f64, left[m * kPanel + s]);
-            acc[m][0] = hn::MulAdd(x, b0, acc[m][0]);
-            acc[m][1] = hn::MulAdd(x, b1, acc[m][1]);
-          }
-        }
-      }
-      for (std::int64_t m = 0; m < kExactRows; ++m) {
-        hn::StoreU(acc[m][0], f64, out + (i + m) * size + j);
-        hn::StoreU(acc[m][1], f64, out + (i + m) * size + j + kHalf);
-      }
+      exact_block(i, j, size, depth, a, b, out);
     }
   }
 }

@@ -168,8 +168,10 @@ static inline float inverse_norm(const float* x, std::int64_t padded) {
   return 1.0f / __builtin_sqrtf(dot(x, x, padded) + 1e-6f);
 }
 
-static inline void normalise(std::int64_t padded, float* x) {
-  scale_row(inverse_norm(x, padded), x, padded, x);
+static inline float normalise(std::int64_t padded, float* x) {
+  const float factor = inverse_norm(x, padded);
+  scale_row(factor, x, padded, x);
+  return factor;
 }
 
 }  // namespace deltaworks::cpu::HWY_NAMESPACE

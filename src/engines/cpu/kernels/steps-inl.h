@@ -91,22 +91,6 @@ static inline void advance_scale(float d, ForwardHead& head, Numbers& numbers) {
   numbers.write_scale = static_cast<float>(1 / head.scale);
 }
 
-// exp of a number at most kNear away from 0, to an ulp.
-inline constexpr float kNear = 12.0f;
-[[gnu::always_inline]] static inline Vec exp_near(Vec x) {
-  const hn::RebindToSigned<F32> i32;
-  const auto n = hn::NearestInt(hn::Mul(x, hn::Set(f32, 1.44269504f)));
-  const Vec whole = hn::ConvertTo(f32, n);
-  Vec r = hn::NegMulAdd(whole, hn::Set(f32, 0.693359375f), x);  // log 2 in two parts
-  r = hn::NegMulAdd(whole, hn::Set(f32, -2.12194440e-4f), r);
-  Vec y = hn::Set(f32, 1.0f / 720);
-  HWY_UNROLL(6)
-  for (const float c : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
-    y = hn::MulAdd(y, r, hn::Set(f32, c));
-  }
-  return hn::BitCast(f32, hn::Add(hn::BitCast(i32, y), hn::ShiftLeft<23>(n)));
-}
-
 // C by channel after one more decay of the logs `gate`, in x.seen. Whether all are in [1,
 // kMostScale].
 static inline bool advance_scales(const float* gate, const ForwardHead& head, Steps& x) {

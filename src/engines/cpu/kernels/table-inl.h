@@ -9,9 +9,10 @@
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
 
-static std::size_t backward_scratch(const Args& args) {
-  return with_variant(
-      args.op, [&]<class Variant>() { return BackwardScratch<Variant>(args, nullptr).size; });
+static std::size_t backward_scratch(const Args& args, std::int64_t count) {
+  return with_variant(args.op, [&]<class Variant>() {
+    return BackwardScratch<Variant>(args, count, nullptr).size;
+  });
 }
 static std::int64_t backward_sums(const Args& args) {
   return with_variant(args.op,
@@ -24,9 +25,10 @@ static void forward_item(const Args& args, std::int64_t n, std::int64_t head, st
     forward<Variant>(args, n, head, count, v_begin, v_end, scratch);
   });
 }
-static void backward_item(const Args& args, std::int64_t n, std::int64_t group, double* sums,
-                          float* scratch) {
-  with_variant(args.op, [&]<class Variant>() { backward<Variant>(args, n, group, sums, scratch); });
+static void backward_item(const Args& args, std::int64_t n, std::int64_t head, std::int64_t count,
+                          double* sums, float* scratch) {
+  with_variant(args.op,
+               [&]<class Variant>() { backward<Variant>(args, n, head, count, sums, scratch); });
 }
 
 static constexpr Kernels table(const char* isa) {
@@ -34,6 +36,7 @@ static constexpr Kernels table(const char* isa) {
           static_cast<std::int32_t>(kLanes),
           static_cast<std::int32_t>(kValueBlock),
           static_cast<std::int32_t>(kHeads),
+          static_cast<std::int32_t>(kBackwardHeads),
           forward_floats,
           forward_item,
           backward_scratch,
