@@ -42,7 +42,9 @@ struct Wanted {
       lines += bytes[count] / kLine + 1;
       ports[count++] = port;
     }
-    const std::int64_t runs = products * (dims.K * dims.V / (kRows * kPanel) + 1);
+    // of blocks of all products, in kRun terms
+    const std::int64_t runs = products * round_up(kPanel, kTallRows) / kTallRows *
+                              (dims.K * dims.V / (kPanel * kPanel) + 1);
     at_once = static_cast<int>((lines * kRun - 1) / runs + 1);
   }
 
@@ -169,15 +171,16 @@ static inline void load_reads(const Args& args, Place place, std::int64_t head,
     const float* q = x.flat;
     if (inside) q = view_qk(args, Port::kQ, step, head, x.K, x.flat, x.q_norm + i);
     put_row(q, kChunk, i, x.K, x.q);
-    clear(x.flat, x.V);
-    if (inside && args[Port::kDO].present()) {
-      load_row(row(args, Port::kDO, step, head), args.dims.V, x.V, x.flat);
+    if (!inside || !args[Port::kDO].present()) {
+      clear(x.flat, x.V);
+    } else {
+      const float* dO = view_row(row(args, Port::kDO, step, head), args.dims.V, x.V, x.flat);
+      scale_row(args.scale, dO, x.V, x.flat);
       if (args[Port::kZ].present()) {
         load_row(row(args, Port::kZ, step, head), args.dims.V, x.V, x.wide);
         map_lanes(x.V, x.wide, silu);
         multiply_row(x.wide, x.flat, x.V, x.flat);
       }
-      if (args.scale != 1.0f) scale_row(args.scale, x.flat, x.V, x.flat);
     }
     put_row(x.flat, kChunk, i, x.V, x.dO);
   }

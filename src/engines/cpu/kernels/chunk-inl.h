@@ -10,8 +10,8 @@ namespace deltaworks::cpu::HWY_NAMESPACE {
 inline constexpr std::int64_t kChunk = 32;
 static_assert(kChunk % kPanel == 0);
 
-// Element (i, j) of a [kChunk, kChunk] matrix in panels.
-static inline std::int64_t at(std::int64_t i, std::int64_t j) {
+// Where element (i, j) of a matrix of kChunk rows lies in its panels.
+static inline std::int64_t panel_element(std::int64_t i, std::int64_t j) {
   return (j / kPanel * kChunk + i) * kPanel + j % kPanel;
 }
 
@@ -21,8 +21,8 @@ template <bool kDiagonal, class F>
 static inline void lower(const F& f, float* out) {
   for (std::int64_t i = 0; i < kChunk; ++i) {
     const std::int64_t width = kDiagonal ? i + 1 : i;
-    for (std::int64_t j = 0; j < width; ++j) out[at(i, j)] = f(i, j);
-    for (std::int64_t j = width; j < kChunk; ++j) out[at(i, j)] = 0.0f;
+    for (std::int64_t j = 0; j < width; ++j) out[panel_element(i, j)] = f(i, j);
+    for (std::int64_t j = width; j < kChunk; ++j) out[panel_element(i, j)] = 0.0f;
   }
 }
 

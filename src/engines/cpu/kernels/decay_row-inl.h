@@ -63,23 +63,9 @@ class DecayRow {
   // there and of what is left for row i from there, neither less than D_ij, so all such pairs are
   // one product of matrices. What is left, small blocks on the diagonal, is walked key by key.
   void scores(const float* left, const float* k, Overlaps& out) {
-    std::int64_t walked = kChunk;
-    for (; fades_ && walked > kWalked; walked /= 2) meet(walked / 2, left, k, out);
-    for (std::int64_t j = 0; j < kChunk; ++j) {
-      get_row(k, kChunk, j, K_, w_);
-      for (std::int64_t i = j; i < (j / walked + 1) * walked; ++i) {
-        WideSum sum;
-        each_vector([&](std::int64_t c) {
-          Vec w = hn::LoadU(f32, w_ + c);
-          if (i > j) {
-            w = hn::Mul(w, at(a_, c, i));
-            hn::StoreU(w, f32, w_ + c);
-          }
-          sum.add(at(left, c, i), w);
-        });
-        out.x[i * kChunk + j] = sum.total();
-      }
-    }
+    if (!fades_) return walk_all(left, k, out);
+    for (std::int64_t size = kChunk / 2; size >= kWalked; size /= 2) meet(size, left, k, out);
+    for (std::int64_t j = 0; j < kChunk; j += kWalked) walk_block<0>(j, left, k, out);
   }
 
   void enter(const float* rows, float* to) const { multiply_row(enter_, rows, kChunk * K_, to); }
@@ -94,25 +80,18 @@ class DecayRow {
     add_row_dots(S, dS, K_, V_, dots_);
     for (std::int64_t i = 0; i < K_; ++i) w_[i] = static_cast<float>(dots_[i]);
     multiply_row(through_, w_, K_, through_gradient_);
-    // Of a state near overflow, what the first row reads: all that may be multiplied.
-    large_ = is_large(S);
-    if (!large_) return;
-    get_row(a_, kChunk, 0, K_, w_);
-    scale_rows(w_, S, K_, V_, first_);
-    each_vector([&](std::int64_t c) {
-      Vec x = hn::Set(f32, 1.0f);
-      for (std::int64_t i = 0; i < kChunk; ++i) {
-        if (i > 0) x = hn::Mul(x, at(a_, c, i));
-        put(x, later_, c, i);
-      }
-    });
+    has_first_ = false;
   }
 
   // d = enter * (S f^T)^T, the gradient of `rows` that read S; f comes transposed, [V, kChunk].
   template <class Meanwhile>
   void entering_gradient(const float* rows, const float* S, const float* ft, float* d,
                          Meanwhile& meanwhile) {
-    through_states(large_ ? first_ : S, ft, large_ ? later_ : enter_, d, meanwhile);
+    if (!through_states(S, ft, enter_, d, meanwhile)) {
+      // Of a state near overflow, what the first row reads: all that may be multiplied.
+      form_first(S);
+      through_states(first_, ft, later_, d, meanwhile);
+    }
     each_vector([&](std::int64_t c) {  // gate t lies in what every row from t on reads
       Vec sum = zero();
       for (std::int64_t i = kChunk - 1; i >= 0; --i) {
@@ -192,6 +171,21 @@ class DecayRow {
  private:
   static constexpr std::int64_t kWalked = 8;
 
+  // A sum of products, in double.
+  struct WideSum {
+    using Wide = hn::RepartitionToWide<F32>;
+    [[gnu::always_inline]] void add(Vec x, Vec y) {
+      low = hn::MulAdd(promote(hn::LowerHalf(x)), promote(hn::LowerHalf(y)), low);
+      high = hn::MulAdd(promote(hn::UpperHalf(hn::Half<F32>(), x)),
+                        promote(hn::UpperHalf(hn::Half<F32>(), y)), high);
+    }
+    [[gnu::always_inline]] static hn::Vec<Wide> promote(hn::Vec<hn::Half<F32>> x) {
+      return hn::PromoteTo(Wide(), x);
+    }
+    double total() const { return hn::GetLane(hn::SumOfLanes(Wide(), hn::Add(low, high))); }
+    hn::Vec<Wide> low = hn::Zero(Wide()), high = hn::Zero(Wide());
+  };
+
   // The scores of rows [middle, middle + size) and keys [middle - size, middle), for each odd
   // multiple `middle` of size. Writes whole vectors of scores.
   void meet(std::int64_t size, const float* left, const float* k, Overlaps& out) {
@@ -220,20 +214,42 @@ class DecayRow {
     }
   }
 
-  // A sum of products, in double.
-  struct WideSum {
-    using Wide = hn::RepartitionToWide<F32>;
-    [[gnu::always_inline]] void add(Vec x, Vec y) {
-      low = hn::MulAdd(promote(hn::LowerHalf(x)), promote(hn::LowerHalf(y)), low);
-      high = hn::MulAdd(promote(hn::UpperHalf(hn::Half<F32>(), x)),
-                        promote(hn::UpperHalf(hn::Half<F32>(), y)), high);
+  // Keys [j + kFirst, j + kWalked) and the rows of their block, the faded key in a register.
+  template <int kFirst>
+  void walk_block(std::int64_t j, const float* left, const float* k, Overlaps& out) {
+    constexpr int kCount = kWalked - kFirst;
+    WideSum sums[kCount];
+    each_vector([&](std::int64_t c) {
+      Vec w = at(k, c, j + kFirst);
+      HWY_UNROLL(8)
+      for (int i = 0; i < kCount; ++i) {
+        if (i > 0) w = hn::Mul(w, at(a_, c, j + kFirst + i));
+        sums[i].add(at(left, c, j + kFirst + i), w);
+      }
+    });
+    for (int i = 0; i < kCount; ++i) {
+      out.x[(j + kFirst + i) * kChunk + j + kFirst] = sums[i].total();
     }
-    [[gnu::always_inline]] static hn::Vec<Wide> promote(hn::Vec<hn::Half<F32>> x) {
-      return hn::PromoteTo(Wide(), x);
+    if constexpr (kFirst + 1 < kWalked) walk_block<kFirst + 1>(j, left, k, out);
+  }
+  // The same for all pairs of the chunk.
+  void walk_all(const float* left, const float* k, Overlaps& out) {
+    for (std::int64_t j = 0; j < kChunk; ++j) {
+      get_row(k, kChunk, j, K_, w_);
+      for (std::int64_t i = j; i < kChunk; ++i) {
+        WideSum sum;
+        each_vector([&](std::int64_t c) {
+          Vec w = hn::LoadU(f32, w_ + c);
+          if (i > j) {
+            w = hn::Mul(w, at(a_, c, i));
+            hn::StoreU(w, f32, w_ + c);
+          }
+          sum.add(at(left, c, i), w);
+        });
+        out.x[i * kChunk + j] = sum.total();
+      }
     }
-    double total() const { return hn::GetLane(hn::SumOfLanes(Wide(), hn::Add(low, high))); }
-    hn::Vec<Wide> low = hn::Zero(Wide()), high = hn::Zero(Wide());
-  };
+  }
 
   // Calls f(c) for the first channel c of every vector of channels.
   template <class F>
@@ -241,45 +257,52 @@ class DecayRow {
     for (std::int64_t c = 0; c < K_; c += kLanes) f(c);
   }
   // Channels from c on of row i.
-  [[gnu::always_inline]] static std::int64_t place(std::int64_t c, std::int64_t i) {
-    return (c / kPanel * kChunk + i) * kPanel + c % kPanel;
-  }
   [[gnu::always_inline]] static Vec at(const float* m, std::int64_t c, std::int64_t i) {
-    return hn::LoadU(f32, m + place(c, i));
+    return hn::LoadU(f32, m + panel_element(i, c));
   }
   [[gnu::always_inline]] static void put(Vec x, float* m, std::int64_t c, std::int64_t i) {
-    hn::StoreU(x, f32, m + place(c, i));
+    hn::StoreU(x, f32, m + panel_element(i, c));
   }
 
-  bool is_large(const float* S) const {
-    const Vec large = hn::Set(f32, 0x1p60f);
-    Vec most = zero();
-    for (std::int64_t i = 0; i < K_ * V_; i += kLanes) {
-      most = hn::Max(most, hn::Abs(hn::LoadU(f32, S + i)));
-    }
-    return !hn::AllTrue(f32, hn::Le(most, large));
+  // S after the decay of the first row, and what enters without it.
+  void form_first(const float* S) {
+    if (has_first_) return;
+    has_first_ = true;
+    get_row(a_, kChunk, 0, K_, w_);
+    scale_rows(w_, S, K_, V_, first_);
+    each_vector([&](std::int64_t c) {
+      Vec x = hn::Set(f32, 1.0f);
+      for (std::int64_t i = 0; i < kChunk; ++i) {
+        if (i > 0) x = hn::Mul(x, at(a_, c, i));
+        put(x, later_, c, i);
+      }
+    });
   }
 
+  // d = factors * (S f^T)^T; whether the product is finite.
   template <class Meanwhile>
-  void through_states(const float* S, const float* ft, const float* factors, float* d,
+  bool through_states(const float* S, const float* ft, const float* factors, float* d,
                       Meanwhile& meanwhile) {
     product<Alone>(K_, kChunk, V_, Plain{S, K_}, ft, dt_, meanwhile);
     transpose(dt_, K_, kChunk, d);
+    const Vec most = hn::Set(f32, hwy::HighestValue<float>());
+    auto finite = hn::Eq(most, most);
     for (std::int64_t i = 0; i < kChunk * K_; i += kLanes) {
       // Nothing is left where the factor is 0, also of a product that overflowed.
-      const Vec factor = hn::LoadU(f32, factors + i);
-      const Vec left = hn::Mul(factor, hn::LoadU(f32, d + i));
-      hn::StoreU(hn::IfThenElse(hn::Eq(factor, zero()), zero(), left), f32, d + i);
+      const Vec factor = hn::LoadU(f32, factors + i), x = hn::LoadU(f32, d + i);
+      finite = hn::And(finite, hn::Le(hn::Abs(x), most));
+      hn::StoreU(hn::IfThenElse(hn::Eq(factor, zero()), zero(), hn::Mul(factor, x)), f32, d + i);
     }
+    return hn::AllTrue(f32, finite);
   }
 
   std::int64_t K_, V_;                // padded
   float *a_, *enter_, *leave_, *dg_;  // [kChunk, K]
   float* later_;                      // enter without the decay of the first row
-  float* first_;                      // [K, V], S after the decay of the first row, if it is large
+  float* first_;                      // [K, V], S after the decay of the first row, if need be
   float *dt_, *reads_, *w_, *through_, *through_gradient_;
   bool fades_ = true;          // whether no decay is above 1
-  bool large_ = false;         // whether a number of the state may overflow in a product
+  bool has_first_ = false;     // whether first_ and later_ are those of this chunk
   double dots_[512 + kPanel];  // by channel; no head has more (problem/validate.cc)
 };
 

@@ -253,13 +253,13 @@ static inline void store_write_gradients(const Args& args, Step step, Head head,
       store_scalar(args, Port::kDBeta, step, head.head, hn::GetLane(slope.x) * db);
     }
   } else {
-    load_row(row(args, Port::kV, step, head.head), dims.V, x.V, x.flat);
-    load_row(row(args, Port::kW, step, head.head), dims.V, x.V, x.wide);
+    const float* v = view_row(row(args, Port::kV, step, head.head), dims.V, x.V, x.flat);
+    const float* w = view_row(row(args, Port::kW, step, head.head), dims.V, x.V, x.wide);
     if (args[Port::kDW].present()) {
-      multiply_row(x.flat, dt, x.V, x.flat);
+      multiply_row(v, dt, x.V, x.flat);
       store_row(x.flat, dims.V, row(args, Port::kDW, step, head.head));
     }
-    multiply_row(x.wide, dt, x.V, dt);
+    multiply_row(w, dt, x.V, dt);
   }
   if ((args[Port::kD].present() || args[Port::kZ].present()) && is_last(args, step)) {
     store_output_gradients(args, step, head.head, i, dt, sums + skip_sum<Variant>(args), x);
@@ -298,18 +298,20 @@ static inline void store_gradients(const Args& args, Place place, Head head, std
         store_row(x.flat, dims.K, row(args, Port::kDQ, step, head.head));
       }
     }
-    if (args.l2norm || kHasBetaRow<Variant>) get_row(x.k, kChunk, i, x.K, x.row);
+    if (args.l2norm) get_row(x.k, kChunk, i, x.K, x.row);
     get_row(x.dk, kChunk, i, x.K, x.flat);
     if constexpr (Variant::erase == Erase::kScalar) {
       get_row(x.dx, kChunk, i, x.K, x.wide);
       add_scaled_row(1.0f, x.wide, x.K, x.flat);
     } else if constexpr (kHasBetaRow<Variant>) {
       float *dx = x.wide, *beta = x.gate;
-      get_row(x.dx, kChunk, i, x.K, dx);
-      get_row(x.beta, kChunk, i, x.K, beta);
-      multiply_row(beta, dx, x.K, beta);
-      add_scaled_row(1.0f, beta, x.K, x.flat);
-      multiply_row(x.row, dx, x.K, dx);
+      for (std::int64_t c = 0; c < x.K; c += kLanes) {
+        const std::int64_t at = panel_element(i, c);
+        const Vec erased = hn::LoadU(f32, x.dx + at);
+        const Vec dk = hn::LoadU(f32, x.flat + c);
+        hn::StoreU(hn::MulAdd(hn::LoadU(f32, x.beta + at), erased, dk), f32, x.flat + c);
+        hn::StoreU(hn::Mul(hn::LoadU(f32, x.k + at), erased), f32, dx + c);
+      }
       if (args[Port::kDBeta].present()) {
         if (args.beta.sigmoid) {
           load_row(row(args, Port::kBeta, step, head.head), dims.K, x.K, beta);

@@ -19,6 +19,9 @@ inline constexpr std::int64_t kRows = 4;
 #else
 inline constexpr std::int64_t kRows = 8;
 #endif
+// And where they leave room for it, as AVX2's 16: a panel's 16 rows are then blocks of 6, 6 and 4.
+inline constexpr std::int64_t kTallRows = HWY_TARGET == HWY_AVX2 ? 6 : kRows;
+static_assert(kPanel % kTallRows % kRows == 0);
 static_assert(kPanel % kRows == 0, "a transposed left operand reads kRows columns of one panel");
 
 static inline float* panel_row(float* x, std::int64_t rows, std::int64_t row, std::int64_t panel) {
@@ -60,7 +63,7 @@ struct Nothing {
 // Asks for a block of a product, kRows of one panel.
 [[gnu::always_inline]] static inline void prefetch_block(const float* x) {
   constexpr std::int64_t kLine = 64 / sizeof(float);
-  for (std::int64_t i = 0; i < kRows * kPanel; i += kLine) __builtin_prefetch(x + i);
+  for (std::int64_t i = 0; i < kTallRows * kPanel; i += kLine) __builtin_prefetch(x + i);
 }
 
 // What a product is added to: nothing, what its result holds, or a matrix of its shape whose row r
@@ -92,45 +95,68 @@ struct Faded {
   std::int64_t step;
 };
 
-// C = (what it is added to) + A B with A [rows, depth], B [depth, cols], C [rows, cols]; C must not
-// overlap A or B. `meanwhile` is called once for every
-// kRun terms of a block of the result.
+// The operands of a product C = (what it is added to) + A B with A [rows, depth], B [depth, cols],
+// C [rows, cols]; C must not overlap A or B.
+template <class To, class Left>
+struct Operands {
+  std::int64_t rows, depth;
+  Left a;
+  const float* b;
+  float* c;
+  const To& to;
+};
+
+// Rows [i, i + kBlock) of a panel of C.
+template <int kBlock, class To, class Left, class Meanwhile>
+[[gnu::always_inline]] static inline void product_block(const Operands<To, Left> x,
+                                                        std::int64_t panel, std::int64_t i,
+                                                        Meanwhile&& meanwhile) {
+  const float* right = panel_row(x.b, x.depth, 0, panel);
+  x.to.prefetch(x.c, (panel * x.rows + i + kBlock) * kPanel);
+  for (std::int64_t run = 0; run < x.depth; run += kRun) {
+    const std::int64_t end = x.depth - run < kRun ? x.depth : run + kRun;
+    meanwhile();
+    Vec sum[kBlock][2];
+    for (auto& row : sum) row[0] = row[1] = hn::Zero(f32);
+    for (std::int64_t p = run; p < end; p += kPanel) {
+      const float* left = x.a.at(i, p);
+      const std::int64_t steps = end - p < kPanel ? end - p : kPanel;
+      for (std::int64_t s = 0; s < steps; ++s) {
+        const Vec b0 = hn::LoadU(f32, right);
+        const Vec b1 = hn::LoadU(f32, right + kLanes);
+        for (int m = 0; m < kBlock; ++m) {
+          const Vec y = hn::Set(f32, left[m * Left::kRowStep]);
+          sum[m][0] = hn::MulAdd(y, b0, sum[m][0]);
+          sum[m][1] = hn::MulAdd(y, b1, sum[m][1]);
+        }
+        left += Left::kDepthStep;
+        right += kPanel;
+      }
+    }
+    for (int m = 0; m < kBlock; ++m) {
+      for (int half = 0; half < 2; ++half) {
+        const std::int64_t at = (panel * x.rows + i + m) * kPanel + half * kLanes;
+        const Vec before = run > 0 ? hn::LoadU(f32, x.c + at) : x.to.before(x.c, i + m, at);
+        hn::StoreU(hn::Add(before, sum[m][half]), f32, x.c + at);
+      }
+    }
+  }
+}
+
+// Such a product of `rows` a multiple of kPanel; `meanwhile` is called once for every kRun terms of
+// a block of C.
 template <class To, class Left, class Meanwhile = Nothing>
 static inline void product(std::int64_t rows, std::int64_t cols, std::int64_t depth, Left a,
                            const float* b, float* c, Meanwhile&& meanwhile = {},
                            const To& to = {}) {
+  [[maybe_unused]] const Operands<To, Left> x{rows, depth, a, b, c, to};
   for (std::int64_t panel = 0; panel < cols / kPanel; ++panel) {
-    for (std::int64_t i = 0; i < rows; i += kRows) {
-      const float* right = panel_row(b, depth, 0, panel);
-      to.prefetch(c, (panel * rows + i + kRows) * kPanel);
-      for (std::int64_t run = 0; run < depth; run += kRun) {
-        const std::int64_t end = depth - run < kRun ? depth : run + kRun;
-        meanwhile();
-        Vec sum[kRows][2];
-        for (auto& row : sum) row[0] = row[1] = hn::Zero(f32);
-        for (std::int64_t p = run; p < end; p += kPanel) {
-          const float* left = a.at(i, p);
-          const std::int64_t steps = end - p < kPanel ? end - p : kPanel;
-          for (std::int64_t s = 0; s < steps; ++s) {
-            const Vec b0 = hn::LoadU(f32, right);
-            const Vec b1 = hn::LoadU(f32, right + kLanes);
-            for (int m = 0; m < kRows; ++m) {
-              const Vec x = hn::Set(f32, left[m * Left::kRowStep]);
-              sum[m][0] = hn::MulAdd(x, b0, sum[m][0]);
-              sum[m][1] = hn::MulAdd(x, b1, sum[m][1]);
-            }
-            left += Left::kDepthStep;
-            right += kPanel;
-          }
-        }
-        for (int m = 0; m < kRows; ++m) {
-          for (int half = 0; half < 2; ++half) {
-            const std::int64_t at = (panel * rows + i + m) * kPanel + half * kLanes;
-            const Vec before = run > 0 ? hn::LoadU(f32, c + at) : to.before(c, i + m, at);
-            hn::StoreU(hn::Add(before, sum[m][half]), f32, c + at);
-          }
-        }
+    for (std::int64_t first = 0; first < rows; first += kPanel) {
+      std::int64_t i = first;
+      for (; i + kTallRows <= first + kPanel; i += kTallRows) {
+        product_block<kTallRows>(x, panel, i, meanwhile);
       }
+      if constexpr (kPanel % kTallRows != 0) product_block<kRows>(x, panel, i, meanwhile);
     }
   }
 }
