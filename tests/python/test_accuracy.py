@@ -294,6 +294,22 @@ def test_no_factor_overflows_before_its_product(op, regime):
     check_problem(problem, names=names)
 
 
+@pytest.mark.parametrize("op", ["kda", "gdn2"])
+def test_growth_that_nothing_reads_is_nothing(op):
+    """Gates grow beyond what a float holds over rows 16 to 23, whose queries are zero, from a state
+    that is empty by then, and a reset ends it: as the recurrence is walked all is finite."""
+    problem = build(Case(lengths=(32,), K=64, l2norm=False, op=op))
+    inputs = problem.inputs
+    inputs["g"][:] = -0.1
+    inputs["g"][8:16] = -30
+    inputs["g"][16:24] = 11.5
+    inputs["g"][24] = -110
+    inputs["q"][16:24] = 0
+    inputs["k"][:16] = 0
+    assert all(value.isfinite().all() for value in oracle.of(problem, torch.float32).values())
+    check_problem(problem)
+
+
 @pytest.mark.parametrize("K", [4, 16, 32])
 @delta_rules
 def test_equal_keys_with_beta_two_are_within_their_bounds(op, K):
