@@ -27,9 +27,8 @@ struct Kernels {
                   std::int64_t v_begin, std::int64_t v_end, float* scratch);
 
   // One sequence, heads [head, head + count), whole groups; scratch for as many heads; `sums`
-  // receives, per head, backward_sums numbers:
-  // what this sequence adds to the gradients of a_log or A (1), dt_bias (1, or K by channel) and
-  // D (V).
+  // receives, per head, backward_sums numbers: what this sequence adds to the gradients of a_log or
+  // A (1), dt_bias (1, or K by channel) and D (V).
   std::size_t (*backward_scratch)(const Args& args, std::int64_t count);
   std::int64_t (*backward_sums)(const Args& args);
   void (*backward)(const Args& args, std::int64_t n, std::int64_t head, std::int64_t count,

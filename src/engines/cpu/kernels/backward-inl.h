@@ -42,10 +42,10 @@ struct Wanted {
       lines += bytes[count] / kLine + 1;
       ports[count++] = port;
     }
-    // of blocks of all products, in kRun terms
+    // How often the products call: once a block and kRun terms.
     const std::int64_t runs = products * round_up(kPanel, kTallRows) / kTallRows *
-                              (dims.K * dims.V / (kPanel * kPanel) + 1);
-    at_once = static_cast<int>((lines * kRun - 1) / runs + 1);
+                              (dims.K * dims.V * kChunk / (kPanel * kPanel * kRun) + 1);
+    at_once = static_cast<int>((lines * kChunk - 1) / runs + 1);
   }
 
   static constexpr std::int64_t kLine = 64;

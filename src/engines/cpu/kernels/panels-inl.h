@@ -60,7 +60,7 @@ struct Nothing {
   void operator()() const {}
 };
 
-// Asks for a block of a product, kRows of one panel.
+// Asks for a block of a product, at most kTallRows rows of one panel.
 [[gnu::always_inline]] static inline void prefetch_block(const float* x) {
   constexpr std::int64_t kLine = 64 / sizeof(float);
   for (std::int64_t i = 0; i < kTallRows * kPanel; i += kLine) __builtin_prefetch(x + i);

@@ -13,7 +13,6 @@ namespace {  // members of classes would be weak symbols
 
 // Steps whose rows are converted and normalised at a time, for all blocks of values.
 inline constexpr std::int64_t kSteps = 8;
-
 // Of C: 11 of a gate's logs between two steps that fold it in, and no more than 16 bits lost of
 // what is close to the least float.
 inline constexpr float kMostScale = 65536.0f;
