@@ -19,6 +19,7 @@ struct Tensor {
   std::int64_t size = 0;       // bytes of an element
   std::int64_t heads_per = 1;  // heads of the recurrence that share one of the tensor
   std::int64_t stride[4] = {};
+  bool streams = false;  // its rows, whole cache lines, are written past the caches
 
   [[gnu::always_inline]] bool present() const { return data != nullptr; }
   [[gnu::always_inline]] void* at(std::int64_t element) const {

@@ -26,7 +26,7 @@ namespace {
 using cpu::Args;
 using cpu::Kernels;
 
-constexpr std::size_t kAlign = 64;
+constexpr std::size_t kAlign = 64;  // a cache line
 // With at least this many (sequence, head) pairs a worker an item takes all values.
 constexpr std::int64_t kManyPairs = 4;
 // Of an item's time, the part that is the same for a few values as for all: its rows of keys are
@@ -34,6 +34,9 @@ constexpr std::int64_t kManyPairs = 4;
 constexpr double kFixed = 0.2;
 // And with so many items a worker, an item takes several heads.
 constexpr std::int64_t kManyItems = 2;
+// Bytes of gradients, by token, from which on their rows are written past the caches: more than a
+// core's share of a last-level cache would keep for whoever reads them next.
+constexpr std::int64_t kStreamed = 32 << 20;
 // Waking a worker takes about 4 us, in which one updates this many state elements: with less to do
 // for each, fewer workers are faster.
 constexpr double kWorkOfAWorker = 1 << 16;
@@ -57,6 +60,7 @@ class CpuExecutable final : public Executable {
         with_variant(problem.op, [&]<class Variant>() { return gate_map<Variant>(options); });
     args_.beta = beta_form(problem);
     describe_tensors();
+    choose_streams();
     if (forward()) {
       divide_forward();
     } else {
@@ -149,6 +153,27 @@ class CpuExecutable final : public Executable {
     args_.sums = kernels_.backward_sums(args_);
   }
 
+  // Large gradients are written past the caches where their rows are whole cache lines, as far as
+  // strides say it.
+  void choose_streams() {
+    std::int64_t bytes = 0;
+    for (const PortSpec& spec : ports(problem_.op)) {
+      const TensorDesc& desc = problem_[spec.port];
+      if (spec.role != Role::kGradient || !by_token(spec) || !desc.present()) continue;
+      cpu::Tensor& x = args_.tensors[index(spec.port)];
+      const auto whole = [&](std::int64_t elements) {
+        return static_cast<std::size_t>(elements * x.size) % kAlign == 0;
+      };
+      x.streams = x.stride[3] == 1 && whole(desc.shape[desc.rank - 1]) && whole(x.stride[0]) &&
+                  whole(x.stride[1]) && whole(x.stride[2]);
+      std::int64_t elements = 1;
+      for (int axis = 0; axis < desc.rank; ++axis) elements *= desc.shape[axis];
+      bytes += elements * x.size;
+    }
+    if (bytes >= kStreamed) return;
+    for (cpu::Tensor& x : args_.tensors) x.streams = false;
+  }
+
   // The tensors as the kernels walk them (args.h), without memory: only a base that is not null
   // marks what is there.
   void describe_tensors() {
@@ -200,7 +225,9 @@ class CpuExecutable final : public Executable {
   Args args_of(const Pack& pack) const {
     Args args = args_;
     for (int port = 0; port < kPortCount; ++port) {
-      args.tensors[port].data = args_.tensors[port].present() ? pack.pointers[port] : nullptr;
+      cpu::Tensor& x = args.tensors[port];
+      x.data = x.present() ? pack.pointers[port] : nullptr;
+      if (reinterpret_cast<std::uintptr_t>(x.data) % kAlign != 0) x.streams = false;
     }
     args.cu_seqlens = args[Port::kCuSeqlens];
     // Each item reads its part of the states before it writes it.
@@ -251,15 +278,18 @@ class CpuExecutable final : public Executable {
                  sizeof(double));
   }
 
+  static bool by_token(const PortSpec& spec) {
+    return spec.axes[0] == Axis::kT || spec.axes[0] == Axis::kSteps;
+  }
+
   // Rows that belong to no sequence.
   void zero_past_the_end(const Args& args) const {
     const std::int64_t end = args.offset(args.dims.N);
     for (const PortSpec& spec : ports(problem_.op)) {
       const cpu::Tensor& x = args[spec.port];
-      const Axis rows = spec.axes[0];
       const bool written = spec.role == Role::kOutput || spec.role == Role::kGradient;
-      if (!x.present() || !written || (rows != Axis::kT && rows != Axis::kSteps)) continue;
-      const std::int64_t subs = rows == Axis::kSteps ? args.dims.n : 1;
+      if (!x.present() || !written || !by_token(spec)) continue;
+      const std::int64_t subs = spec.axes[0] == Axis::kSteps ? args.dims.n : 1;
       const std::int64_t width = spec.rank == 3 ? extent(args.dims, spec.axes[2]) : 1;
       for (std::int64_t t = end; t < args.dims.T; ++t) {
         for (std::int64_t sub = 0; sub < subs; ++sub) {

@@ -4,6 +4,8 @@
 // their derivation: docs/design/gated-delta-rule.md.
 #pragma once
 
+#include <hwy/cache_control.h>
+
 #include <initializer_list>
 
 #include "engines/cpu/kernels/gradients-inl.h"
@@ -29,29 +31,26 @@ struct Chunks {
 };
 
 // The rows of a chunk that a sweep loads and stores, those of v if it needs `values`, and how many
-// of their cache lines to ask for at a time if they are to be here before `products` products with
-// a state have been formed.
+// to ask for at a time if they are to be here before `products` products with a state have been
+// formed.
 struct Wanted {
   Wanted(const Args& args, std::initializer_list<Port> rows, bool values, int products) {
     const Dims& dims = args.dims;
-    std::int64_t lines = 0;
+    elements = dims.K > dims.V ? dims.K : dims.V;
     for (Port port : rows) {
       if (port == Port::kV && !values) continue;
-      if (!args[port].present() || args[port].stride[3] != 1) continue;
-      bytes[count] = (dims.K > dims.V ? dims.K : dims.V) * args[port].size;
-      lines += bytes[count] / kLine + 1;
-      ports[count++] = port;
+      const Tensor& x = args[port];
+      if (x.present() && x.stride[3] == 1 && !x.streams) ports[count++] = port;
     }
     // How often the products call: once a block and kRun terms.
     const std::int64_t runs = products * round_up(kPanel, kTallRows) / kTallRows *
                               (dims.K * dims.V * kChunk / (kPanel * kPanel * kRun) + 1);
-    at_once = static_cast<int>((lines * kChunk - 1) / runs + 1);
+    at_once = static_cast<int>((count * kChunk - 1) / runs + 1);
   }
 
-  static constexpr std::int64_t kLine = 64;
   Port ports[16];
-  std::int64_t bytes[16];
   int count = 0, at_once;
+  std::int64_t elements;  // of a row
 };
 
 // Asks for the wanted rows of the next chunk while products of this one are formed: all at once
@@ -64,31 +63,21 @@ class Ahead {
   }
 
   [[gnu::always_inline]] void operator()() {
-    for (int i = 0; i < wanted_.at_once; ++i) {
-      if (line_ >= end_ && !next_row()) return;
-      __builtin_prefetch(line_);
-      line_ += Wanted::kLine;
+    for (int i = 0; i < wanted_.at_once && row_ < place_.count; ++i) {
+      const Step step = step_of(args_, place_.r + row_);
+      prefetch_row(row(args_, wanted_.ports[port_], step, head_), wanted_.elements);
+      if (++port_ < wanted_.count) continue;
+      port_ = 0;
+      ++row_;
     }
   }
 
  private:
-  [[gnu::noinline]] bool next_row() {
-    if (row_ == place_.count) return false;
-    const Run run = row(args_, wanted_.ports[port_], step_of(args_, place_.r + row_), head_);
-    line_ = static_cast<const char*>(run.data);
-    end_ = line_ + wanted_.bytes[port_];
-    if (++port_ < wanted_.count) return true;
-    port_ = 0;
-    ++row_;
-    return true;
-  }
-
   const Args& args_;
   const Wanted& wanted_;
   Place place_;
   std::int64_t head_, row_ = 0;
   int port_ = 0;
-  const char *line_ = nullptr, *end_ = nullptr;
 };
 
 // What both sweeps need of a chunk: keys, rows that erase, numbers and decays.
@@ -303,6 +292,7 @@ static void backward(const Args& args, std::int64_t n, std::int64_t head, std::i
       store_state(args, Port::kDInitialState, n, head_of(i), x.heads[i].dS, x);
     }
   }
+  hwy::FlushStream();  // what was written past the caches, before another thread is told of it
 }
 
 }  // namespace

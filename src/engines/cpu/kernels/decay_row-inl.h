@@ -10,6 +10,9 @@
 // does not cancel in the recurrence.
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "engines/cpu/kernels/chunk-inl.h"
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
@@ -75,7 +78,6 @@ class DecayRow {
 
   // Begins the gradients of the gates.
   void begin_gradient(const float* S, const float* dS) {
-    clear(dg_, kChunk * K_);
     for (std::int64_t i = 0; i < K_; ++i) dots_[i] = 0;
     add_row_dots(S, dS, K_, V_, dots_);
     for (std::int64_t i = 0; i < K_; ++i) w_[i] = static_cast<float>(dots_[i]);
@@ -85,84 +87,45 @@ class DecayRow {
 
   // d = enter * (S f^T)^T, the gradient of `rows` that read S; f comes transposed, [V, kChunk].
   template <class Meanwhile>
-  void entering_gradient(const float* rows, const float* S, const float* ft, float* d,
+  void entering_gradient(const float*, const float* S, const float* ft, float* d,
                          Meanwhile& meanwhile) {
     if (!through_states(S, ft, enter_, d, meanwhile)) {
       // Of a state near overflow, what the first row reads: all that may be multiplied.
       form_first(S);
       through_states(first_, ft, later_, d, meanwhile);
     }
-    each_vector([&](std::int64_t c) {  // gate t lies in what every row from t on reads
-      Vec sum = zero();
-      for (std::int64_t i = kChunk - 1; i >= 0; --i) {
-        sum = hn::MulAdd(at(rows, c, i), at(d, c, i), sum);
-        put(hn::Add(at(dg_, c, i), sum), dg_, c, i);
-      }
-    });
   }
   // The same of `rows` that wrote what leaves.
   template <class Meanwhile>
-  void leaving_gradient(const float* rows, const float* dS, const float* ft, float* d,
+  void leaving_gradient(const float*, const float* dS, const float* ft, float* d,
                         Meanwhile& meanwhile) {
     through_states(dS, ft, leave_, d, meanwhile);
-    each_vector([&](std::int64_t c) {  // gate t lies in what every row before t leaves
-      Vec sum = hn::LoadU(f32, through_gradient_ + c);
-      for (std::int64_t i = 0; i < kChunk; ++i) {
-        put(hn::Add(at(dg_, c, i), sum), dg_, c, i);
-        sum = hn::MulAdd(at(rows, c, i), at(d, c, i), sum);
-      }
-    });
   }
 
-  // Adds what the pairs of rows give to dq, dk and dx, and ends the gradients of the gates. Rows i
-  // are taken forward, where w_ij becomes w_(i+1)j, and then backward, where z_ij becomes z_(i-1)j.
+  // Adds what the pairs of rows give to dq, dk and dx, and forms the gradients of the gates. Pairs
+  // are divided as the scores are.
   template <bool kErase>
   void pairs_gradient(const Pairs& p, const float* q, const float* k, const float* x, float* dq,
                       float* dk, float* dx) {
-    float dP[kChunk * kChunk], dL[kChunk * kChunk];
-    for (std::int64_t i = 0; i < kChunk; ++i) {
-      for (std::int64_t j = 0; j <= i; ++j) {
-        dP[i * kChunk + j] = static_cast<float>(p.dP->at(i, j));
-        dL[i * kChunk + j] = kErase && j < i ? static_cast<float>(p.dL->at(i, j)) : 0.0f;
+    alignas(64) float dP[kChunk * kChunk], dL[kChunk * kChunk];
+    narrow_rows(*p.dP, dP);
+    if (kErase) narrow_rows(*p.dL, dL);
+    const Rows rows{dP, dL, q, k, x, dq, dk, dx};
+    for (std::int64_t c = 0; c < K_; c += kPanel) {
+      state_gates<kErase>(c, rows);
+      if (!fades_) {
+        walk_gradient<kErase, kChunk>(c, 0, rows);
+        continue;
+      }
+      for (std::int64_t size = kChunk / 2; size >= kWalked; size /= 2) {
+        for (std::int64_t middle = size; middle < kChunk; middle += 2 * size) {
+          meet_gradient<kErase>(c, size, middle, rows);
+        }
+      }
+      for (std::int64_t first = 0; first < kChunk; first += kWalked) {
+        walk_gradient<kErase, kWalked>(c, first, rows);
       }
     }
-    each_vector([&](std::int64_t c) {
-      alignas(64) float faded[kChunk * (kChunk + 1) / 2 * kLanes];  // w, j <= i
-      alignas(64) float keys[kChunk * kLanes];                      // z of the row
-      const auto row = [&](std::int64_t i) { return faded + i * (i + 1) / 2 * kLanes; };
-      for (std::int64_t i = 0; i < kChunk; ++i) {
-        float* w = row(i);
-        const float *before = row(i) - i * kLanes, *from_q = dP + i * kChunk,
-                    *from_x = dL + i * kChunk;
-        const Vec a = at(a_, c, i);
-        Vec of_q = at(dq, c, i), of_x = kErase ? at(dx, c, i) : zero();
-        for (std::int64_t j = 0; j < i; ++j) {
-          const Vec wij = hn::Mul(a, hn::LoadU(f32, before + j * kLanes));
-          hn::StoreU(wij, f32, w + j * kLanes);
-          of_q = hn::MulAdd(hn::Set(f32, from_q[j]), wij, of_q);
-          if (kErase) of_x = hn::MulAdd(hn::Set(f32, from_x[j]), wij, of_x);
-        }
-        const Vec own = at(k, c, i);
-        hn::StoreU(own, f32, w + i * kLanes);
-        put(hn::MulAdd(hn::Set(f32, from_q[i]), own, of_q), dq, c, i);
-        if (kErase) put(of_x, dx, c, i);
-        hn::StoreU(zero(), f32, keys + i * kLanes);
-      }
-      for (std::int64_t i = kChunk - 1; i >= 0; --i) {
-        const float *w = row(i), *from_q = dP + i * kChunk, *from_x = dL + i * kChunk;
-        const Vec a = at(a_, c, i), of_q = at(q, c, i), of_x = kErase ? at(x, c, i) : zero();
-        Vec of_gate = at(dg_, c, i);
-        for (std::int64_t j = 0; j < i; ++j) {
-          Vec z = hn::MulAdd(hn::Set(f32, from_q[j]), of_q, hn::LoadU(f32, keys + j * kLanes));
-          if (kErase) z = hn::MulAdd(hn::Set(f32, from_x[j]), of_x, z);
-          of_gate = hn::MulAdd(hn::LoadU(f32, w + j * kLanes), z, of_gate);
-          hn::StoreU(hn::Mul(a, z), f32, keys + j * kLanes);
-        }
-        put(of_gate, dg_, c, i);
-        const Vec z = hn::MulAdd(hn::Set(f32, from_q[i]), of_q, hn::LoadU(f32, keys + i * kLanes));
-        put(hn::Add(at(dk, c, i), z), dk, c, i);
-      }
-    });
   }
 
   // Gradients of row i's gates, padded.
@@ -185,6 +148,204 @@ class DecayRow {
     double total() const { return hn::GetLane(hn::SumOfLanes(Wide(), hn::Add(low, high))); }
     hn::Vec<Wide> low = hn::Zero(Wide()), high = hn::Zero(Wide());
   };
+
+  // A row's channels of one panel.
+  struct Part {
+    [[gnu::always_inline]] static Part all(float x) { return {hn::Set(f32, x), hn::Set(f32, x)}; }
+    [[gnu::always_inline]] static Part load(const float* from) {
+      return {hn::LoadU(f32, from), hn::LoadU(f32, from + kLanes)};
+    }
+    [[gnu::always_inline]] void store(float* to) const {
+      hn::StoreU(low, f32, to);
+      hn::StoreU(high, f32, to + kLanes);
+    }
+    [[gnu::always_inline]] friend Part operator*(Part a, Part b) {
+      return {hn::Mul(a.low, b.low), hn::Mul(a.high, b.high)};
+    }
+    [[gnu::always_inline]] friend Part operator+(Part a, Part b) {
+      return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)};
+    }
+    // a b + c
+    [[gnu::always_inline]] friend Part sum(Part a, Part b, Part c) {
+      return {hn::MulAdd(a.low, b.low, c.low), hn::MulAdd(a.high, b.high, c.high)};
+    }
+    [[gnu::always_inline]] friend Part sum(float a, Part b, Part c) { return sum(all(a), b, c); }
+    Vec low, high;
+  };
+
+  // What pairs_gradient reads and adds to.
+  struct Rows {
+    const float *dP, *dL;  // element (i, j) at i kChunk + j
+    const float *q, *k, *x;
+    float *dq, *dk, *dx;
+  };
+
+  static void narrow_rows(const Overlaps& from, float* to) {
+    const hn::Half<F32> half;
+    const hn::RepartitionToWide<F32> f64;
+    for (std::int64_t i = 0; i < kChunk; ++i) {
+      for (std::int64_t j = i * kChunk; j <= i * kChunk + i; j += kLanes / 2) {
+        hn::StoreU(hn::DemoteTo(half, hn::LoadU(f64, from.x + j)), half, to + j);
+      }
+    }
+  }
+
+  // The gates' gradients through the states: gate t lies in what passes through, in what every row
+  // before t leaves, and in what every row from t on reads.
+  template <bool kErase>
+  void state_gates(std::int64_t c, const Rows& r) {
+    Part gate = Part::load(through_gradient_ + c);
+    for (std::int64_t i = 0; i < kChunk; ++i) {
+      const std::int64_t at = panel_element(i, c);
+      gate.store(dg_ + at);
+      gate = gate + Part::load(r.k + at) * Part::load(r.dk + at);
+    }
+    gate = Part::all(0.0f);
+    for (std::int64_t i = kChunk - 1; i >= 0; --i) {
+      const std::int64_t at = panel_element(i, c);
+      Part of_row = Part::load(r.q + at) * Part::load(r.dq + at);
+      if (kErase) of_row = sum(Part::load(r.x + at), Part::load(r.dx + at), of_row);
+      gate = gate + of_row;
+      (gate + Part::load(dg_ + at)).store(dg_ + at);
+    }
+  }
+
+  // Gradients of rows [middle, middle + size) and keys [middle - size, middle), as in meet().
+  template <bool kErase>
+  void meet_gradient(std::int64_t c, std::int64_t size, std::int64_t middle, const Rows& r) {
+    constexpr std::int64_t kMost = kChunk / 2 * kPanel;
+    alignas(64) float keys[kMost], queries[kMost], erased[kMost];  // faded until the middle
+    alignas(64) float before[kMost], after[kMost];                 // the factors
+    const float* a = a_ + panel_element(0, c);
+    Part fade = Part::all(1.0f);
+    for (std::int64_t j = size - 1; j >= 0; --j) {
+      const std::int64_t row = (middle - size + j) * kPanel;
+      fade.store(before + j * kPanel);
+      (fade * Part::load(r.k + panel_element(0, c) + row)).store(keys + j * kPanel);
+      fade = fade * Part::load(a + row);
+    }
+    fade = Part::all(1.0f);
+    for (std::int64_t i = 0; i < size; ++i) {
+      const std::int64_t at = panel_element(middle + i, c);
+      fade = fade * Part::load(a_ + at);
+      fade.store(after + i * kPanel);
+      (fade * Part::load(r.q + at)).store(queries + i * kPanel);
+      if (kErase) (fade * Part::load(r.x + at)).store(erased + i * kPanel);
+    }
+
+    // Gate t of the rows lies in all pairs of the rows from t on, gate t of the keys in all pairs
+    // of the keys before t.
+    Part gate = Part::all(0.0f);
+    for (std::int64_t i = size - kRows; i >= 0; i -= kRows) {
+      const std::int64_t first = (middle + i) * kChunk + middle - size;
+      Part of_row[kRows];
+      for (Part& x : of_row) x = Part::all(0.0f);
+      const auto add = [&](const float* d, const float* faded, float* to) {
+        Part out[kRows];
+        for (Part& x : out) x = Part::all(0.0f);
+        sum_block(d + first, kChunk, 1, keys, size, out);
+        for (int m = 0; m < kRows; ++m) {
+          const std::int64_t at = panel_element(middle + i + m, c);
+          sum(Part::load(after + (i + m) * kPanel), out[m], Part::load(to + at)).store(to + at);
+          of_row[m] = sum(Part::load(faded + (i + m) * kPanel), out[m], of_row[m]);
+        }
+      };
+      add(r.dP, queries, r.dq);
+      if (kErase) add(r.dL, erased, r.dx);
+      for (int m = kRows - 1; m >= 0; --m) {
+        const std::int64_t at = panel_element(middle + i + m, c);
+        gate = gate + of_row[m];
+        (gate + Part::load(dg_ + at)).store(dg_ + at);
+      }
+    }
+    gate = Part::all(0.0f);
+    for (std::int64_t j = 0; j < size; j += kRows) {
+      const std::int64_t first = middle * kChunk + middle - size + j;
+      Part out[kRows];
+      for (Part& x : out) x = Part::all(0.0f);
+      sum_block(r.dP + first, 1, kChunk, queries, size, out);
+      if (kErase) sum_block(r.dL + first, 1, kChunk, erased, size, out);
+      for (int m = 0; m < kRows; ++m) {
+        const std::int64_t at = panel_element(middle - size + j + m, c);
+        (gate + Part::load(dg_ + at)).store(dg_ + at);
+        sum(Part::load(before + (j + m) * kPanel), out[m], Part::load(r.dk + at)).store(r.dk + at);
+        gate = sum(Part::load(keys + (j + m) * kPanel), out[m], gate);
+      }
+    }
+  }
+
+  // sums[m] += sum over s < count of x[m step + s depth_step] rows[s].
+  [[gnu::always_inline]] static void sum_block(const float* x, std::int64_t step,
+                                               std::int64_t depth_step, const float* rows,
+                                               std::int64_t count, Part* sums) {
+    Part sum_of[kRows];
+    for (int m = 0; m < kRows; ++m) sum_of[m] = sums[m];
+    for (std::int64_t s = 0; s < count; ++s) {
+      const Part row = Part::load(rows + s * kPanel);
+      for (int m = 0; m < kRows; ++m) {
+        sum_of[m] = sum(x[m * step + s * depth_step], row, sum_of[m]);
+      }
+    }
+    for (int m = 0; m < kRows; ++m) sums[m] = sum_of[m];
+  }
+
+  // Calls f with 0 .. kCount - 1, as constants if they are few.
+  template <std::int64_t kCount, class F>
+  [[gnu::always_inline]] static void each_row(const F& f) {
+    if constexpr (kCount == kWalked) {
+      [&]<std::int64_t... kRow>(std::integer_sequence<std::int64_t, kRow...>) {
+        (f(std::integral_constant<std::int64_t, kRow>()), ...);
+      }
+      (std::make_integer_sequence<std::int64_t, kCount>());
+    } else {
+      for (std::int64_t i = 0; i < kCount; ++i) f(i);
+    }
+  }
+
+  // Gradients of the pairs among rows [first, first + kCount), row by row: forward, where w_ij
+  // becomes w_(i+1)j, and then backward, where z_ij becomes z_(i-1)j.
+  template <bool kErase, std::int64_t kCount>
+  void walk_gradient(std::int64_t c, std::int64_t first, const Rows& r) {
+    alignas(64) float faded[kCount * (kCount + 1) / 2 * kPanel];  // w, j <= i
+    alignas(64) float keys[kCount * kPanel];                      // z of the row
+    const float* dP = r.dP + first * kChunk + first;
+    const float* dL = r.dL + first * kChunk + first;
+    each_row<kCount>([&](auto i) {
+      float* w = faded + i * (i + 1) / 2 * kPanel;
+      const float* before = w - i * kPanel;
+      const std::int64_t at = panel_element(first + i, c);
+      const Part a = Part::load(a_ + at);
+      Part of_q = Part::load(r.dq + at), of_x = kErase ? Part::load(r.dx + at) : Part::all(0.0f);
+      for (std::int64_t j = 0; j < i; ++j) {
+        const Part wij = a * Part::load(before + j * kPanel);
+        wij.store(w + j * kPanel);
+        of_q = sum(dP[i * kChunk + j], wij, of_q);
+        if (kErase) of_x = sum(dL[i * kChunk + j], wij, of_x);
+      }
+      const Part own = Part::load(r.k + at);
+      own.store(w + i * kPanel);
+      sum(dP[i * kChunk + i], own, of_q).store(r.dq + at);
+      if (kErase) of_x.store(r.dx + at);
+      Part::all(0.0f).store(keys + i * kPanel);
+    });
+    each_row<kCount>([&](auto after) {
+      const auto i = kCount - 1 - after;
+      const float* w = faded + i * (i + 1) / 2 * kPanel;
+      const std::int64_t at = panel_element(first + i, c);
+      const Part a = Part::load(a_ + at), query = Part::load(r.q + at);
+      const Part erased = kErase ? Part::load(r.x + at) : Part::all(0.0f);
+      Part of_gate = Part::load(dg_ + at);
+      for (std::int64_t j = 0; j < i; ++j) {
+        Part z = sum(dP[i * kChunk + j], query, Part::load(keys + j * kPanel));
+        if (kErase) z = sum(dL[i * kChunk + j], erased, z);
+        of_gate = sum(Part::load(w + j * kPanel), z, of_gate);
+        (a * z).store(keys + j * kPanel);
+      }
+      of_gate.store(dg_ + at);
+      const Part z = sum(dP[i * kChunk + i], query, Part::load(keys + i * kPanel));
+      (Part::load(r.dk + at) + z).store(r.dk + at);
+    });
+  }
 
   // The scores of rows [middle, middle + size) and keys [middle - size, middle), for each odd
   // multiple `middle` of size. Writes whole vectors of scores.
@@ -284,15 +445,14 @@ class DecayRow {
   bool through_states(const float* S, const float* ft, const float* factors, float* d,
                       Meanwhile& meanwhile) {
     product<Alone>(K_, kChunk, V_, Plain{S, K_}, ft, dt_, meanwhile);
-    transpose(dt_, K_, kChunk, d);
     const Vec most = hn::Set(f32, hwy::HighestValue<float>());
     auto finite = hn::Eq(most, most);
-    for (std::int64_t i = 0; i < kChunk * K_; i += kLanes) {
+    transpose(dt_, K_, kChunk, d, [&](Vec x, std::int64_t at) {
       // Nothing is left where the factor is 0, also of a product that overflowed.
-      const Vec factor = hn::LoadU(f32, factors + i), x = hn::LoadU(f32, d + i);
+      const Vec factor = hn::LoadU(f32, factors + at);
       finite = hn::And(finite, hn::Le(hn::Abs(x), most));
-      hn::StoreU(hn::IfThenElse(hn::Eq(factor, zero()), zero(), hn::Mul(factor, x)), f32, d + i);
-    }
+      return hn::IfThenElse(hn::Eq(factor, zero()), zero(), hn::Mul(factor, x));
+    });
     return hn::AllTrue(f32, finite);
   }
 

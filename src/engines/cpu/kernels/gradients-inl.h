@@ -151,6 +151,13 @@ static inline std::int64_t skip_sum(const Args& args) {
   return kBiasSum + BackwardScratch<Variant>::Decay::gates(args.dims.K);
 }
 
+// Row of a step and a head of a gradient.
+static inline void store_gradient(const Args& args, Port port, Step step, std::int64_t head,
+                                  const float* from, std::int64_t count) {
+  if (args[port].streams) return store_row<Stream>(from, count, row(args, port, step, head));
+  store_row(from, count, row(args, port, step, head));
+}
+
 // dg of a step by channel, from the gradients of the logs of its decays in `d`; adds to the sums.
 static inline void store_gate_row(const Args& args, Step step, std::int64_t head,
                                   std::int64_t padded, const float* bias, const float* d,
@@ -172,7 +179,7 @@ static inline void store_gate_row(const Args& args, Step step, std::int64_t head
       sums[kBiasSum + i + c] += static_cast<double>(of_bias[c]);
     }
   }
-  if (args[Port::kDG].present()) store_row(flat, args.dims.K, row(args, Port::kDG, step, head));
+  if (args[Port::kDG].present()) store_gradient(args, Port::kDG, step, head, flat, args.dims.K);
 }
 
 // The same where the gate is a number; `write` is the gradient of b, for a time step.
@@ -224,7 +231,7 @@ static inline void store_output_gradients(const Args& args, Step step, std::int6
       (gradient * y * slope).store(v + c);
       (gradient * silu(each)).store(dO + c);
     }
-    if (args[Port::kDZ].present()) store_row(v, args.dims.V, row(args, Port::kDZ, step, head));
+    if (args[Port::kDZ].present()) store_gradient(args, Port::kDZ, step, head, v, args.dims.V);
   }
   if (!skips) return;
   for (std::int64_t c = 0; c < args.dims.V; ++c) {
@@ -257,7 +264,7 @@ static inline void store_write_gradients(const Args& args, Step step, Head head,
     const float* w = view_row(row(args, Port::kW, step, head.head), dims.V, x.V, x.wide);
     if (args[Port::kDW].present()) {
       multiply_row(v, dt, x.V, x.flat);
-      store_row(x.flat, dims.V, row(args, Port::kDW, step, head.head));
+      store_gradient(args, Port::kDW, step, head.head, x.flat, dims.V);
     }
     multiply_row(w, dt, x.V, dt);
   }
@@ -267,7 +274,7 @@ static inline void store_write_gradients(const Args& args, Step step, Head head,
   if (args[Port::kDV].present() &&
       sum_over_group(x.dv_sum, step.t * dims.n + step.sub - begin, dims.HV < dims.HO, head.first,
                      head.last, x.V, dt)) {
-    store_row(dt, dims.V, row(args, Port::kDV, step, head.head));
+    store_gradient(args, Port::kDV, step, head.head, dt, dims.V);
   }
   if constexpr (kHasGateRow<Variant>) {
     x.decay.gradient_row(i, x.wide);
@@ -295,7 +302,7 @@ static inline void store_gradients(const Args& args, Place place, Head head, std
           get_row(x.q, kChunk, i, x.K, x.row);
           through_norm(x.q_norm[i], x.row, x.K, x.flat);
         }
-        store_row(x.flat, dims.K, row(args, Port::kDQ, step, head.head));
+        store_gradient(args, Port::kDQ, step, head.head, x.flat, dims.K);
       }
     }
     if (args.l2norm) get_row(x.k, kChunk, i, x.K, x.row);
@@ -318,13 +325,13 @@ static inline void store_gradients(const Args& args, Place place, Head head, std
           map_lanes(x.K, beta, [&](Lanes logit) { return beta_slope(args.beta, logit); });
           multiply_row(beta, dx, x.K, dx);
         }
-        store_row(dx, dims.K, row(args, Port::kDBeta, step, head.head));
+        store_gradient(args, Port::kDBeta, step, head.head, dx, dims.K);
       }
     }
     if (args[Port::kDK].present() && sum_over_group(x.dk_sum, r - begin, dims.HK < dims.HO,
                                                     head.first, head.last, x.K, x.flat)) {
       if (args.l2norm) through_norm(x.k_norm[i], x.row, x.K, x.flat);
-      store_row(x.flat, dims.K, row(args, Port::kDK, step, head.head));
+      store_gradient(args, Port::kDK, step, head.head, x.flat, dims.K);
     }
     store_write_gradients<Variant>(args, step, head, begin, i, R, bias, sums, x);
   }

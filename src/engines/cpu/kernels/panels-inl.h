@@ -228,26 +228,53 @@ static inline void get_row(const float* x, std::int64_t rows, std::int64_t row, 
   }
 }
 
-// y = x^T: x [rows, cols], y [cols, rows], both multiples of kPanel. Blocks of 4 x 4 in registers.
-static inline void transpose(const float* x, std::int64_t rows, std::int64_t cols, float* y) {
-  const hn::FixedTag<float, 4> f32x4;
-  const hn::FixedTag<std::uint64_t, 2> u64x2;
-  for (std::int64_t r = 0; r < rows; r += 4) {
+// Blocks of 4 lanes, `step` apart in memory, as one vector.
+template <class D>
+[[gnu::always_inline]] static inline hn::Vec<D> load_blocks(D lanes, const float* from,
+                                                            std::int64_t step) {
+  if constexpr (hn::MaxLanes(D()) <= 4) {
+    return hn::LoadU(lanes, from);
+  } else {
+    const hn::Half<D> half;
+    constexpr std::int64_t blocks = hn::MaxLanes(D()) / 8;
+    return hn::Combine(lanes, load_blocks(half, from + blocks * step, step),
+                       load_blocks(half, from, step));
+  }
+}
+
+struct Same {
+  [[gnu::always_inline]] Vec operator()(Vec x, std::int64_t) const { return x; }
+};
+
+// y = f(x^T) by element: x [rows, cols], y [cols, rows], both multiples of kPanel. f gets a vector
+// of the transpose and where it lies in y. Four columns of kLanes rows at a time, each block of
+// 4 x 4 in its lanes.
+template <class F = Same>
+static inline void transpose(const float* x, std::int64_t rows, std::int64_t cols, float* y,
+                             const F& f = {}) {
+  using U64 = hn::RepartitionToWide<hn::RebindToUnsigned<F32>>;
+  const U64 u64;
+  for (std::int64_t r = 0; r < rows; r += kLanes) {
     for (std::int64_t c = 0; c < cols; c += 4) {
       const float* from = panel_row(x, rows, r, c / kPanel) + c % kPanel;
-      const auto a0 = hn::LoadU(f32x4, from), a1 = hn::LoadU(f32x4, from + kPanel);
-      const auto a2 = hn::LoadU(f32x4, from + 2 * kPanel), a3 = hn::LoadU(f32x4, from + 3 * kPanel);
-      const auto lo01 = hn::BitCast(u64x2, hn::InterleaveLower(f32x4, a0, a1));
-      const auto hi01 = hn::BitCast(u64x2, hn::InterleaveUpper(f32x4, a0, a1));
-      const auto lo23 = hn::BitCast(u64x2, hn::InterleaveLower(f32x4, a2, a3));
-      const auto hi23 = hn::BitCast(u64x2, hn::InterleaveUpper(f32x4, a2, a3));
-      float* to = panel_row(y, cols, c, r / kPanel) + r % kPanel;
-      hn::StoreU(hn::BitCast(f32x4, hn::InterleaveLower(u64x2, lo01, lo23)), f32x4, to);
-      hn::StoreU(hn::BitCast(f32x4, hn::InterleaveUpper(u64x2, lo01, lo23)), f32x4, to + kPanel);
-      hn::StoreU(hn::BitCast(f32x4, hn::InterleaveLower(u64x2, hi01, hi23)), f32x4,
-                 to + 2 * kPanel);
-      hn::StoreU(hn::BitCast(f32x4, hn::InterleaveUpper(u64x2, hi01, hi23)), f32x4,
-                 to + 3 * kPanel);
+      constexpr std::int64_t kBlock = 4 * kPanel;
+      const Vec a0 = load_blocks(f32, from, kBlock);
+      const Vec a1 = load_blocks(f32, from + kPanel, kBlock);
+      const Vec a2 = load_blocks(f32, from + 2 * kPanel, kBlock);
+      const Vec a3 = load_blocks(f32, from + 3 * kPanel, kBlock);
+      const auto lo01 = hn::BitCast(u64, hn::InterleaveLower(f32, a0, a1));
+      const auto hi01 = hn::BitCast(u64, hn::InterleaveUpper(f32, a0, a1));
+      const auto lo23 = hn::BitCast(u64, hn::InterleaveLower(f32, a2, a3));
+      const auto hi23 = hn::BitCast(u64, hn::InterleaveUpper(f32, a2, a3));
+      const Vec out[] = {hn::BitCast(f32, hn::InterleaveLower(u64, lo01, lo23)),
+                         hn::BitCast(f32, hn::InterleaveUpper(u64, lo01, lo23)),
+                         hn::BitCast(f32, hn::InterleaveLower(u64, hi01, hi23)),
+                         hn::BitCast(f32, hn::InterleaveUpper(u64, hi01, hi23))};
+      const std::int64_t to = ((r / kPanel) * cols + c) * kPanel + r % kPanel;
+      for (int i = 0; i < 4; ++i) {
+        const std::int64_t at = to + i * kPanel;
+        hn::StoreU(f(out[i], at), f32, y + at);
+      }
     }
   }
 }

@@ -48,13 +48,29 @@ static inline std::int64_t widen(const Run& run, std::int64_t count, float* to) 
   return whole;
 }
 
+// How a vector is written: into the caches, or past them, to an aligned address.
+struct Keep {
+  template <class D, class X>
+  [[gnu::always_inline]] void operator()(X x, D d, hn::TFromD<D>* to) const {
+    hn::StoreU(x, d, to);
+  }
+};
+struct Stream {
+  template <class D, class X>
+  [[gnu::always_inline]] void operator()(X x, D d, hn::TFromD<D>* to) const {
+    hn::Stream(x, d, to);
+  }
+};
+
 // The inverse; rounds to nearest even. bf16 by integer arithmetic: Highway's demotion truncates.
+template <class Write>
 static inline std::int64_t narrow(const float* from, std::int64_t count, const Run& run) {
+  const Write write;
   const std::int64_t whole = count / kLanes * kLanes;
   if (run.dtype == DType::kFloat32) {
     auto* to = static_cast<float*>(run.data);
     for (std::int64_t i = 0; i < whole; i += kLanes) {
-      hn::StoreU(hn::LoadU(f32, from + i), f32, to + i);
+      write(hn::LoadU(f32, from + i), f32, to + i);
     }
   } else if (run.dtype == DType::kBFloat16) {
     const hn::RebindToUnsigned<F32> u32;
@@ -67,8 +83,8 @@ static inline std::int64_t narrow(const float* from, std::int64_t count, const R
       const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(u32, 0x7fff)));
       const auto quiet = hn::Or(bits, hn::Set(u32, 0x400000));
       const auto is_nan = hn::RebindMask(u32, hn::IsNaN(x));
-      hn::StoreU(hn::TruncateTo(u16, hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded))),
-                 u16, to + i);
+      write(hn::TruncateTo(u16, hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded))), u16,
+            to + i);
     }
   } else {
 #if HWY_TARGET == HWY_SSE4
@@ -77,7 +93,7 @@ static inline std::int64_t narrow(const float* from, std::int64_t count, const R
     const hn::Rebind<hwy::float16_t, F32> f16;
     auto* to = static_cast<hwy::float16_t*>(run.data);
     for (std::int64_t i = 0; i < whole; i += kLanes) {
-      hn::StoreU(hn::DemoteTo(f16, hn::LoadU(f32, from + i)), f16, to + i);
+      write(hn::DemoteTo(f16, hn::LoadU(f32, from + i)), f16, to + i);
     }
 #endif
   }
@@ -111,8 +127,9 @@ static inline const float* view_row(const Run& run, std::int64_t count, std::int
   return buffer;
 }
 
+template <class Write = Keep>
 static inline void store_row(const float* from, std::int64_t count, const Run& run) {
-  std::int64_t i = run.stride == 1 ? narrow(from, count, run) : 0;
+  std::int64_t i = run.stride == 1 ? narrow<Write>(from, count, run) : 0;
   for (; i < count; ++i) store(run.dtype, run.data, i * run.stride, from[i]);
 }
 
