@@ -120,7 +120,7 @@ static inline void form_writes(const float* S, const Overlaps& L, float* R, Ahea
     copy(x.t, kChunk * x.V, R);
     scale_rows(x.b, R, kChunk, x.V, x.u);
   } else {
-    x.decay.enter(x.x, x.rows);
+    x.decay.enter(kAllRows, x.x, x.rows);
     product<Alone>(kChunk, x.V, x.K, Plain{x.rows, kChunk}, S, x.dX, ahead);
     solve_residuals(x.b, L, x.dX, x.t, x.V, R, x.u);
   }
@@ -133,7 +133,7 @@ static inline void keep_chunk(const Args& args, const Chunks& chunks, std::int64
                               BackwardScratch<Variant>& x) {
   const Place place = chunks[c];
   load_chunk<Variant>(args, place, head, own.bias, x);
-  if constexpr (Variant::erase != Erase::kNone) x.decay.scores(x.x, x.k, own.overlap(c));
+  if constexpr (Variant::erase != Erase::kNone) x.decay.scores(kAllRows, x.x, x.k, own.overlap(c));
   for (std::int64_t i = 0; i < kChunk; ++i) {
     clear(x.flat, x.V);
     if (i < place.count) {
@@ -151,15 +151,15 @@ static inline void keep_chunk(const Args& args, const Chunks& chunks, std::int64
 
 // Rows of the query and of the gradient with respect to what is read, scale included.
 template <class Variant>
-static inline void load_reads(const Args& args, Place place, std::int64_t head,
+static inline void load_reads(const Args& args, Place place, const Rows& reads, std::int64_t head,
                               BackwardScratch<Variant>& x) {
-  for (std::int64_t i = 0; i < kChunk; ++i) {
-    const Step step = step_of(args, place.r + i);
-    const bool inside = i < place.count && is_last(args, step);
+  for (std::int64_t m = 0; m < reads.padded; ++m) {
+    const Step step = step_of(args, place.r + reads.at(m));
+    const bool inside = m < reads.count && reads.at(m) < place.count;
     if (!inside) clear(x.flat, x.K);
     const float* q = x.flat;
-    if (inside) q = view_qk(args, Port::kQ, step, head, x.K, x.flat, x.q_norm + i);
-    put_row(q, kChunk, i, x.K, x.q);
+    if (inside) q = view_qk(args, Port::kQ, step, head, x.K, x.flat, x.q_norm + m);
+    put_row(q, reads.padded, m, x.K, x.q);
     if (!inside || !args[Port::kDO].present()) {
       clear(x.flat, x.V);
     } else {
@@ -171,7 +171,7 @@ static inline void load_reads(const Args& args, Place place, std::int64_t head,
         multiply_row(x.wide, x.flat, x.V, x.flat);
       }
     }
-    put_row(x.flat, kChunk, i, x.V, x.dO);
+    put_row(x.flat, reads.padded, m, x.V, x.dO);
   }
 }
 
@@ -186,32 +186,34 @@ static inline void reverse_chunk(const Args& args, const Chunks& chunks, std::in
   const float *S = own.state(c), *R = own.residual(c);
   const Overlaps& L = own.overlap(c);
   float *dS = own.dS, *minus_bdX = x.t;  // x.t is free in this sweep
+  const Rows reads = rows_read(args, place.r);
   auto& decay = x.decay;
   load_chunk<Variant>(args, place, head.head, own.bias, x);
-  load_reads(args, place, head.head, x);
+  load_reads(args, place, reads, head.head, x);
   scale_rows(x.b, R, kChunk, V, x.u);
-  transpose(x.dO, kChunk, V, x.dOt);
+  transpose(x.dO, reads.padded, V, x.dOt);
   transpose(x.u, kChunk, V, x.ut);
 
   // dU = P^T dO + (leave * K) dS; the solve turns it into dX, the gradient of U's right-hand side.
-  decay.scores(x.q, x.k, x.P);
-  lower<true>([&](std::int64_t i, std::int64_t j) { return static_cast<float>(x.P.at(i, j)); },
-              x.reads);
-  product<Alone>(kChunk, V, kChunk, Transposed{x.reads, kChunk}, x.dO, x.dX);
+  decay.scores(reads, x.q, x.k, x.P);
+  lower<true>(
+      reads, [&](std::int64_t m, std::int64_t j) { return static_cast<float>(x.P.at(m, j)); },
+      x.reads);
+  product<Alone>(kChunk, V, reads.padded, Transposed{x.reads, reads.padded}, x.dO, x.dX);
   decay.leave(x.k, x.rows);
   product<Sum>(kChunk, V, K, Plain{x.rows, kChunk}, dS, x.dX, ahead);
   if constexpr (kErase) solve_transposed(x.b, L, V, x.dX);
   if (args[Port::kZ].present()) {
     // The output before its gate, for z.
-    decay.enter(x.q, x.rows);
-    product<Alone>(kChunk, V, K, Plain{x.rows, kChunk}, S, x.o);
-    product<Sum>(kChunk, V, kChunk, Plain{x.reads, kChunk}, x.u, x.o);
+    decay.enter(reads, x.q, x.rows);
+    product<Alone>(reads.padded, V, K, Plain{x.rows, reads.padded}, S, x.o);
+    product<Sum>(reads.padded, V, kChunk, Plain{x.reads, reads.padded}, x.u, x.o);
   }
 
   // The gradients of P and L.
-  exact_lower_product(kChunk, V, Plain{x.dO, kChunk}, x.ut, x.dP.x);
+  exact_lower_product(reads, V, x.dO, x.ut, x.dP.x);
   if constexpr (kErase) {
-    exact_lower_product(kChunk, V, Plain{x.dX, kChunk}, x.ut, x.dL.x);
+    exact_lower_product(kAllRows, V, x.dX, x.ut, x.dL.x);
     for (std::int64_t i = 0; i < kChunk; ++i) {
       for (std::int64_t j = 0; j < i; ++j) {
         x.dL.x[i * kChunk + j] *= -static_cast<double>(x.b[i]);
@@ -221,26 +223,26 @@ static inline void reverse_chunk(const Args& args, const Chunks& chunks, std::in
 
   // Through the states, then from pair to pair.
   decay.begin_gradient(S, dS);
-  decay.entering_gradient(x.q, S, x.dOt, x.dq, ahead);
+  decay.entering_gradient(reads, x.q, S, x.dOt, x.dq, ahead);
   decay.leaving_gradient(x.k, dS, x.ut, x.dk, ahead);
   if constexpr (kErase) {
     float minus_b[kChunk];
     for (std::int64_t i = 0; i < kChunk; ++i) minus_b[i] = -x.b[i];
     scale_rows(minus_b, x.dX, kChunk, V, minus_bdX);
     transpose(minus_bdX, kChunk, V, x.ut);
-    decay.entering_gradient(x.x, S, x.ut, x.dx, ahead);
+    decay.entering_gradient(kAllRows, x.x, S, x.ut, x.dx, ahead);
   }
   const Pairs pairs{&x.P, &L, &x.dP, &x.dL};
-  decay.template pairs_gradient<kErase>(pairs, x.q, x.k, x.x, x.dq, x.dk, x.dx);
+  decay.template pairs_gradient<kErase>(reads, pairs, x.q, x.k, x.x, x.dq, x.dk, x.dx);
 
   // dS0 = through dS + (enter * Q)^T dO - (enter * X)^T (b dX).
-  decay.enter(x.q, x.rows);
-  product(K, V, kChunk, Transposed{x.rows, kChunk}, x.dO, dS, ahead, decay.carry(dS));
+  decay.enter(reads, x.q, x.rows);
+  product(K, V, reads.padded, Transposed{x.rows, reads.padded}, x.dO, dS, ahead, decay.carry(dS));
   if constexpr (kErase) {
-    decay.enter(x.x, x.rows);
+    decay.enter(kAllRows, x.x, x.rows);
     product<Sum>(K, V, kChunk, Transposed{x.rows, kChunk}, minus_bdX, dS, ahead);
   }
-  store_gradients<Variant>(args, place, head, chunks.begin, R, own.bias, sums, x);
+  store_gradients<Variant>(args, place, reads, head, chunks.begin, R, own.bias, sums, x);
 }
 
 // Heads [head, head + count) of a sequence, whole groups. The heads of a batch go through the

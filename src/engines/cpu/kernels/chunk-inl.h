@@ -10,30 +10,62 @@ namespace deltaworks::cpu::HWY_NAMESPACE {
 inline constexpr std::int64_t kChunk = 32;
 static_assert(kChunk % kPanel == 0);
 
-// Where element (i, j) of a matrix of kChunk rows lies in its panels.
-static inline std::int64_t panel_element(std::int64_t i, std::int64_t j) {
-  return (j / kPanel * kChunk + i) * kPanel + j % kPanel;
+// Where element (i, j) of a matrix of so many rows lies in its panels.
+static inline std::int64_t panel_element(std::int64_t i, std::int64_t j,
+                                         std::int64_t rows = kChunk) {
+  return (j / kPanel * rows + i) * kPanel + j % kPanel;
 }
 
-// out_ij = f(i, j) below the diagonal, and on it if kDiagonal; 0 elsewhere, whatever f would give
-// there.
+// Rows of a chunk, every `step`-th of it from `first` on. A matrix of such rows holds them alone,
+// padded with zeros: its row m is the chunk's row at(m).
+struct Rows {
+  std::int64_t at(std::int64_t m) const { return first + m * step; }
+  std::int64_t index(std::int64_t i) const { return (i - first) / step; }  // of one of them
+
+  std::int64_t first, step, count, padded;
+};
+inline constexpr Rows kAllRows{0, 1, kChunk, kChunk};
+
+// The rows that are read, a token's last ones, of a chunk that begins at step r of the batch.
+static inline Rows rows_read(const Args& args, std::int64_t r) {
+  const std::int64_t n = args.dims.n, first = n - 1 - r % n;
+  const std::int64_t count = first < kChunk ? (kChunk - 1 - first) / n + 1 : 0;
+  return {first, n, count, count == 0 ? kPanel : round_up(count, kPanel)};
+}
+
+// out_mj = f(m, j) left of the diagonal of the chunk's matrix, and on it if kDiagonal; 0 elsewhere,
+// whatever f would give there.
 template <bool kDiagonal, class F>
-static inline void lower(const F& f, float* out) {
-  for (std::int64_t i = 0; i < kChunk; ++i) {
-    const std::int64_t width = kDiagonal ? i + 1 : i;
-    for (std::int64_t j = 0; j < width; ++j) out[panel_element(i, j)] = f(i, j);
-    for (std::int64_t j = width; j < kChunk; ++j) out[panel_element(i, j)] = 0.0f;
+static inline void lower(const Rows& rows, const F& f, float* out) {
+  for (std::int64_t m = 0; m < rows.padded; ++m) {
+    const std::int64_t width = m < rows.count ? rows.at(m) + (kDiagonal ? 1 : 0) : 0;
+    for (std::int64_t j = 0; j < width; ++j) out[panel_element(m, j, rows.padded)] = f(m, j);
+    for (std::int64_t j = width; j < kChunk; ++j) out[panel_element(m, j, rows.padded)] = 0.0f;
   }
 }
 
-// Products of rows of a chunk, in double: element (i, j) at i kChunk + j, read for j <= i only.
+// The part of A B left of the diagonal and on it, in double: A [rows, depth], B [depth, kChunk].
+// What lies right of the diagonal is left in part unwritten.
+static inline void exact_lower_product(const Rows& rows, std::int64_t depth, const float* a,
+                                       const float* b, double* out) {
+  for (std::int64_t m = 0; m < rows.count; m += kExactRows) {
+    const std::int64_t last = rows.at(m + kExactRows - 1);
+    for (std::int64_t j = 0; j < kChunk && j <= last; j += kLanes) {
+      exact_block(m, j, kChunk, depth, Plain{a, rows.padded}, b, out);
+    }
+  }
+}
+
+// Products of rows of a chunk, in double: element (m, j) at m kChunk + j, read only where row m is
+// not before row j.
 struct Overlaps {
   double at(std::int64_t i, std::int64_t j) const { return x[i * kChunk + j]; }
   alignas(64) double x[kChunk * kChunk];
 };
 inline constexpr std::int64_t kOverlapFloats = sizeof(Overlaps) / sizeof(float);
 
-// What the pairs of rows i >= j of a chunk have to do with one another, i > j for L.
+// What the pairs of rows i >= j of a chunk have to do with one another, i > j for L. P and its
+// gradient have the rows that are read.
 struct Pairs {
   const Overlaps *P, *L;    // q_i.(D_ij k_j), x_i.(D_ij k_j)
   const Overlaps *dP, *dL;  // their gradients

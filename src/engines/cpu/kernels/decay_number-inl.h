@@ -68,16 +68,19 @@ class DecayNumber {
   }
 
   // The part j <= i of out_ij = sum over d of left_id D_ij k_jd.
-  void scores(const float* left, const float* k, Overlaps& out) {
+  void scores(const Rows& rows, const float* left, const float* k, Overlaps& out) {
     float* kt = dt_;
     transpose(k, kChunk, K_, kt);
-    exact_lower_product(kChunk, K_, Plain{left, kChunk}, kt, out.x);
-    for (std::int64_t i = 0; i < kChunk; ++i) {
-      for (std::int64_t j = 0; j <= i; ++j) out.x[i * kChunk + j] *= fade(i, j);
+    exact_lower_product(rows, K_, left, kt, out.x);
+    for (std::int64_t m = 0; m < rows.count; ++m) {
+      const std::int64_t i = rows.at(m);
+      for (std::int64_t j = 0; j <= i; ++j) out.x[m * kChunk + j] *= fade(i, j);
     }
   }
 
-  void enter(const float* rows, float* to) const { scale_rows(enter_, rows, kChunk, K_, to); }
+  void enter(const Rows& rows, const float* x, float* to) const {
+    scale_rows(entering(rows).factor, x, rows.padded, K_, to);
+  }
   void leave(const float* rows, float* to) const { scale_rows(leave_, rows, kChunk, K_, to); }
   // What is left of S [K, V] after the chunk.
   Faded carry(const float* S) const { return {S, enter_ + kChunk - 1, 0}; }
@@ -90,39 +93,51 @@ class DecayNumber {
 
   // d = enter * (S f^T)^T, the gradient of `rows` that read S; f comes transposed, [V, kChunk].
   template <class Meanwhile>
-  void entering_gradient(const float* rows, const float* S, const float* ft, float* d,
-                         Meanwhile& meanwhile) {
-    through_states(S, ft, enter_, d, meanwhile);
-    add_row_dots(rows, d, kChunk, K_, entering_);
+  void entering_gradient(const Rows& rows, const float* x, const float* S, const float* ft,
+                         float* d, Meanwhile& meanwhile) {
+    through_states(rows.padded, S, ft, entering(rows).factor, d, meanwhile);
+    double sums[kChunk] = {};
+    add_row_dots(x, d, rows.padded, K_, sums);
+    for (std::int64_t m = 0; m < rows.count; ++m) entering_[rows.at(m)] += sums[m];
   }
   // The same of `rows` that wrote what leaves.
   template <class Meanwhile>
   void leaving_gradient(const float* rows, const float* dS, const float* ft, float* d,
                         Meanwhile& meanwhile) {
-    through_states(dS, ft, leave_, d, meanwhile);
+    through_states(kChunk, dS, ft, leave_, d, meanwhile);
     add_row_dots(rows, d, kChunk, K_, leaving_);
   }
 
   // Adds what the pairs of rows give to dq and dk, and ends the gradients of the gates. The rows
   // that erase are the keys: their share is in dk as well.
   template <bool kErase>
-  void pairs_gradient(const Pairs& p, const float* q, const float* k, const float*, float* dq,
-                      float* dk, float*) {
-    lower<true>([&](std::int64_t i,
-                    std::int64_t j) { return static_cast<float>(fade(i, j) * p.dP->at(i, j)); },
-                W_);
-    product<Sum>(kChunk, K_, kChunk, Plain{W_, kChunk}, k, dq);
-    product<Sum>(kChunk, K_, kChunk, Transposed{W_, kChunk}, q, dk);
+  void pairs_gradient(const Rows& reads, const Pairs& p, const float* q, const float* k,
+                      const float*, float* dq, float* dk, float*) {
+    lower<true>(
+        reads,
+        [&](std::int64_t m, std::int64_t j) {
+          return static_cast<float>(fade(reads.at(m), j) * p.dP->at(m, j));
+        },
+        W_);
+    product<Sum>(reads.padded, K_, kChunk, Plain{W_, reads.padded}, k, dq);
+    product<Sum>(kChunk, K_, reads.padded, Transposed{W_, reads.padded}, q, dk);
     if constexpr (kErase) {
-      lower<false>([&](std::int64_t i,
-                       std::int64_t j) { return static_cast<float>(fade(i, j) * p.dL->at(i, j)); },
-                   Y_);
+      lower<false>(
+          kAllRows,
+          [&](std::int64_t i, std::int64_t j) {
+            return static_cast<float>(fade(i, j) * p.dL->at(i, j));
+          },
+          Y_);
       transpose(Y_, kChunk, kChunk, Yt_);
       add_scaled_row(1.0f, Y_, kChunk * kChunk, Yt_);
       product<Sum>(kChunk, K_, kChunk, Plain{Yt_, kChunk}, k, dk);
     }
+    std::int64_t reader[kChunk];  // of the rows that are read, which one it is; of others -1
+    for (std::int64_t& m : reader) m = -1;
+    for (std::int64_t m = 0; m < reads.count; ++m) reader[reads.at(m)] = m;
     const auto pair = [&](std::int64_t i, std::int64_t j) {
-      const double read = p.dP->at(i, j) * p.P->at(i, j);
+      const std::int64_t m = reader[i];
+      const double read = m < 0 ? 0.0 : p.dP->at(m, j) * p.P->at(m, j);
       return kErase ? read + p.dL->at(i, j) * p.L->at(i, j) : read;
     };
     gate_gradient(pair, entering_, leaving_, through_gradient_, dg_);
@@ -132,18 +147,27 @@ class DecayNumber {
   double gradient(std::int64_t i) const { return dg_[i]; }
 
  private:
+  struct Factors {
+    float factor[kChunk];
+  };
+  // What is left of the entering state at these rows.
+  Factors entering(const Rows& rows) const {
+    Factors x = {};
+    for (std::int64_t m = 0; m < rows.count; ++m) x.factor[m] = enter_[rows.at(m)];
+    return x;
+  }
   float through() const { return enter_[kChunk - 1]; }
   double fade(std::int64_t i, std::int64_t j) const {
     return static_cast<double>(decay_[i * kChunk + j]);
   }
 
   template <class Meanwhile>
-  void through_states(const float* S, const float* ft, const float* factors, float* d,
-                      Meanwhile& meanwhile) {
+  void through_states(std::int64_t rows, const float* S, const float* ft, const float* factors,
+                      float* d, Meanwhile& meanwhile) {
     // Before the product: a state near overflow is read as the recurrence reads it.
-    scale_columns(factors, ft, V_, kChunk, faded_);
-    product<Alone>(K_, kChunk, V_, Plain{S, K_}, faded_, dt_, meanwhile);
-    transpose(dt_, K_, kChunk, d);
+    scale_columns(factors, ft, V_, rows, faded_);
+    product<Alone>(K_, rows, V_, Plain{S, K_}, faded_, dt_, meanwhile);
+    transpose(dt_, K_, rows, d);
   }
 
   std::int64_t K_, V_;  // padded

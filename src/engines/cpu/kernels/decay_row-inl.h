@@ -65,13 +65,15 @@ class DecayRow {
   // above 1, pairs from two halves meet in between: D_ij is the product of what key j keeps until
   // there and of what is left for row i from there, neither less than D_ij, so all such pairs are
   // one product of matrices. What is left, small blocks on the diagonal, is walked key by key.
-  void scores(const float* left, const float* k, Overlaps& out) {
+  void scores(const Rows&, const float* left, const float* k, Overlaps& out) {
     if (!fades_) return walk_all(left, k, out);
     for (std::int64_t size = kChunk / 2; size >= kWalked; size /= 2) meet(size, left, k, out);
     for (std::int64_t j = 0; j < kChunk; j += kWalked) walk_block<0>(j, left, k, out);
   }
 
-  void enter(const float* rows, float* to) const { multiply_row(enter_, rows, kChunk * K_, to); }
+  void enter(const Rows&, const float* rows, float* to) const {
+    multiply_row(enter_, rows, kChunk * K_, to);
+  }
   void leave(const float* rows, float* to) const { multiply_row(leave_, rows, kChunk * K_, to); }
   // What is left of S [K, V] after the chunk.
   Faded carry(const float* S) const { return {S, through_, 1}; }
@@ -87,7 +89,7 @@ class DecayRow {
 
   // d = enter * (S f^T)^T, the gradient of `rows` that read S; f comes transposed, [V, kChunk].
   template <class Meanwhile>
-  void entering_gradient(const float*, const float* S, const float* ft, float* d,
+  void entering_gradient(const Rows&, const float*, const float* S, const float* ft, float* d,
                          Meanwhile& meanwhile) {
     if (!through_states(S, ft, enter_, d, meanwhile)) {
       // Of a state near overflow, what the first row reads: all that may be multiplied.
@@ -105,25 +107,25 @@ class DecayRow {
   // Adds what the pairs of rows give to dq, dk and dx, and forms the gradients of the gates. Pairs
   // are divided as the scores are.
   template <bool kErase>
-  void pairs_gradient(const Pairs& p, const float* q, const float* k, const float* x, float* dq,
-                      float* dk, float* dx) {
+  void pairs_gradient(const Rows&, const Pairs& p, const float* q, const float* k, const float* x,
+                      float* dq, float* dk, float* dx) {
     alignas(64) float dP[kChunk * kChunk], dL[kChunk * kChunk];
     narrow_rows(*p.dP, dP);
     if (kErase) narrow_rows(*p.dL, dL);
-    const Rows rows{dP, dL, q, k, x, dq, dk, dx};
+    const Terms terms{dP, dL, q, k, x, dq, dk, dx};
     for (std::int64_t c = 0; c < K_; c += kPanel) {
-      state_gates<kErase>(c, rows);
+      state_gates<kErase>(c, terms);
       if (!fades_) {
-        walk_gradient<kErase, kChunk>(c, 0, rows);
+        walk_gradient<kErase, kChunk>(c, 0, terms);
         continue;
       }
       for (std::int64_t size = kChunk / 2; size >= kWalked; size /= 2) {
         for (std::int64_t middle = size; middle < kChunk; middle += 2 * size) {
-          meet_gradient<kErase>(c, size, middle, rows);
+          meet_gradient<kErase>(c, size, middle, terms);
         }
       }
       for (std::int64_t first = 0; first < kChunk; first += kWalked) {
-        walk_gradient<kErase, kWalked>(c, first, rows);
+        walk_gradient<kErase, kWalked>(c, first, terms);
       }
     }
   }
@@ -174,7 +176,7 @@ class DecayRow {
   };
 
   // What pairs_gradient reads and adds to.
-  struct Rows {
+  struct Terms {
     const float *dP, *dL;  // element (i, j) at i kChunk + j
     const float *q, *k, *x;
     float *dq, *dk, *dx;
@@ -193,7 +195,7 @@ class DecayRow {
   // The gates' gradients through the states: gate t lies in what passes through, in what every row
   // before t leaves, and in what every row from t on reads.
   template <bool kErase>
-  void state_gates(std::int64_t c, const Rows& r) {
+  void state_gates(std::int64_t c, const Terms& r) {
     Part gate = Part::load(through_gradient_ + c);
     for (std::int64_t i = 0; i < kChunk; ++i) {
       const std::int64_t at = panel_element(i, c);
@@ -212,7 +214,7 @@ class DecayRow {
 
   // Gradients of rows [middle, middle + size) and keys [middle - size, middle), as in meet().
   template <bool kErase>
-  void meet_gradient(std::int64_t c, std::int64_t size, std::int64_t middle, const Rows& r) {
+  void meet_gradient(std::int64_t c, std::int64_t size, std::int64_t middle, const Terms& r) {
     constexpr std::int64_t kMost = kChunk / 2 * kPanel;
     alignas(64) float keys[kMost], queries[kMost], erased[kMost];  // faded until the middle
     alignas(64) float before[kMost], after[kMost];                 // the factors
@@ -305,7 +307,7 @@ class DecayRow {
   // Gradients of the pairs among rows [first, first + kCount), row by row: forward, where w_ij
   // becomes w_(i+1)j, and then backward, where z_ij becomes z_(i-1)j.
   template <bool kErase, std::int64_t kCount>
-  void walk_gradient(std::int64_t c, std::int64_t first, const Rows& r) {
+  void walk_gradient(std::int64_t c, std::int64_t first, const Terms& r) {
     alignas(64) float faded[kCount * (kCount + 1) / 2 * kPanel];  // w, j <= i
     alignas(64) float keys[kCount * kPanel];                      // z of the row
     const float* dP = r.dP + first * kChunk + first;

@@ -206,8 +206,9 @@ static inline void store_gate(const Args& args, Step step, std::int64_t head, do
 // What D and z get from row i, in place: `dt` holds the gradient of the row of v so far. The row of
 // the output before its gate is o + D v.
 template <class Scratch>
-static inline void store_output_gradients(const Args& args, Step step, std::int64_t head,
-                                          std::int64_t i, float* dt, double* sums, Scratch& x) {
+static inline void store_output_gradients(const Args& args, Step step, const Rows& reads,
+                                          std::int64_t head, std::int64_t i, float* dt,
+                                          double* sums, Scratch& x) {
   const bool skips = args[Port::kD].present(), gated = args[Port::kZ].present();
   float *dO = x.flat, *z = x.wide, *v = x.row;
   clear(dO, x.V);
@@ -220,7 +221,7 @@ static inline void store_output_gradients(const Args& args, Step step, std::int6
   }
   if (gated) {
     load_row(row(args, Port::kZ, step, head), args.dims.V, x.V, z);
-    get_row(x.o, kChunk, i, x.V, v);
+    get_row(x.o, reads.padded, reads.index(i), x.V, v);
     if (args.scale != 1.0f) scale_row(args.scale, v, x.V, v);
     for (std::int64_t c = 0; c < x.V; c += kLanes) {
       Lanes y = Lanes::load(v + c);
@@ -243,9 +244,10 @@ static inline void store_output_gradients(const Args& args, Step step, std::int6
 
 // Gradients of v, w, b and the gate of row i, and of D and z.
 template <class Variant>
-static inline void store_write_gradients(const Args& args, Step step, Head head, std::int64_t begin,
-                                         std::int64_t i, const float* R, const float* bias,
-                                         double* sums, BackwardScratch<Variant>& x) {
+static inline void store_write_gradients(const Args& args, Step step, const Rows& reads, Head head,
+                                         std::int64_t begin, std::int64_t i, const float* R,
+                                         const float* bias, double* sums,
+                                         BackwardScratch<Variant>& x) {
   const Dims& dims = args.dims;
   float* dt = x.target;
   get_row(x.dX, kChunk, i, x.V, dt);
@@ -269,7 +271,7 @@ static inline void store_write_gradients(const Args& args, Step step, Head head,
     multiply_row(w, dt, x.V, dt);
   }
   if ((args[Port::kD].present() || args[Port::kZ].present()) && is_last(args, step)) {
-    store_output_gradients(args, step, head.head, i, dt, sums + skip_sum<Variant>(args), x);
+    store_output_gradients(args, step, reads, head.head, i, dt, sums + skip_sum<Variant>(args), x);
   }
   if (args[Port::kDV].present() &&
       sum_over_group(x.dv_sum, step.t * dims.n + step.sub - begin, dims.HV < dims.HO, head.first,
@@ -287,20 +289,21 @@ static inline void store_write_gradients(const Args& args, Step step, Head head,
 // Writes the gradients of a chunk's inputs: x.dq, x.dk and x.dx hold those of the rows, x.dX that
 // of U's right-hand side.
 template <class Variant>
-static inline void store_gradients(const Args& args, Place place, Head head, std::int64_t begin,
-                                   const float* R, const float* bias, double* sums,
-                                   BackwardScratch<Variant>& x) {
+static inline void store_gradients(const Args& args, Place place, const Rows& reads, Head head,
+                                   std::int64_t begin, const float* R, const float* bias,
+                                   double* sums, BackwardScratch<Variant>& x) {
   const Dims& dims = args.dims;
   for (std::int64_t i = 0; i < place.count; ++i) {
     const std::int64_t r = place.r + i;
     const Step step = step_of(args, r);
     if (args[Port::kDQ].present() && is_last(args, step)) {
-      get_row(x.dq, kChunk, i, x.K, x.flat);
+      const std::int64_t m = reads.index(i);
+      get_row(x.dq, reads.padded, m, x.K, x.flat);
       if (sum_over_group(x.dq_sum, step.t - begin / dims.n, dims.H < dims.HO, head.first, head.last,
                          x.K, x.flat)) {
         if (args.l2norm) {
-          get_row(x.q, kChunk, i, x.K, x.row);
-          through_norm(x.q_norm[i], x.row, x.K, x.flat);
+          get_row(x.q, reads.padded, m, x.K, x.row);
+          through_norm(x.q_norm[m], x.row, x.K, x.flat);
         }
         store_gradient(args, Port::kDQ, step, head.head, x.flat, dims.K);
       }
@@ -333,7 +336,7 @@ static inline void store_gradients(const Args& args, Place place, Head head, std
       if (args.l2norm) through_norm(x.k_norm[i], x.row, x.K, x.flat);
       store_gradient(args, Port::kDK, step, head.head, x.flat, dims.K);
     }
-    store_write_gradients<Variant>(args, step, head, begin, i, R, bias, sums, x);
+    store_write_gradients<Variant>(args, step, reads, head, begin, i, R, bias, sums, x);
   }
 }
 

@@ -198,16 +198,6 @@ static inline void exact_block(std::int64_t i, std::int64_t j, std::int64_t size
   }
 }
 
-// The part j <= i of such a product. What lies above the diagonal is left in part unwritten.
-static inline void exact_lower_product(std::int64_t size, std::int64_t depth, Plain a,
-                                       const float* b, double* out) {
-  for (std::int64_t i = 0; i < size; i += kExactRows) {
-    for (std::int64_t j = 0; j < i + kExactRows; j += kLanes) {
-      exact_block(i, j, size, depth, a, b, out);
-    }
-  }
-}
-
 // Row `row` of a panel matrix from a padded flat row, and back.
 static inline void put_row(const float* flat, std::int64_t rows, std::int64_t row,
                            std::int64_t cols, float* x) {
