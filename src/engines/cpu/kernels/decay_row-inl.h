@@ -7,13 +7,12 @@
 // and pairs are walked as the recurrence would walk them: forward with w_ij = D_ij * k_j, backward
 // with z_ij = m_ij + a_(i+1) * z_(i+1)j, where m_ij = dP_ij q_i + dL_ij x_i. Then row j's key gets
 // a_(j+1) * z_(j+1)j, and gate t the sum over j < t of w_tj * z_tj, in which nothing cancels that
-// does not cancel in the recurrence.
+// does not cancel in the recurrence (row_pairs-inl.h).
+//
+// A token has one step here, so all rows of a chunk are read: `Rows` are always kAllRows.
 #pragma once
 
-#include <type_traits>
-#include <utility>
-
-#include "engines/cpu/kernels/chunk-inl.h"
+#include "engines/cpu/kernels/row_pairs-inl.h"
 
 namespace deltaworks::cpu::HWY_NAMESPACE {
 namespace {  // members of classes would be weak symbols
@@ -104,38 +103,21 @@ class DecayRow {
     through_states(dS, ft, leave_, d, meanwhile);
   }
 
-  // Adds what the pairs of rows give to dq, dk and dx, and forms the gradients of the gates. Pairs
-  // are divided as the scores are.
+  // Adds what the pairs of rows give to dq, dk and dx, and forms the gradients of the gates.
   template <bool kErase>
   void pairs_gradient(const Rows&, const Pairs& p, const float* q, const float* k, const float* x,
                       float* dq, float* dk, float* dx) {
     alignas(64) float dP[kChunk * kChunk], dL[kChunk * kChunk];
     narrow_rows(*p.dP, dP);
     if (kErase) narrow_rows(*p.dL, dL);
-    const Terms terms{dP, dL, q, k, x, dq, dk, dx};
-    for (std::int64_t c = 0; c < K_; c += kPanel) {
-      state_gates<kErase>(c, terms);
-      if (!fades_) {
-        walk_gradient<kErase, kChunk>(c, 0, terms);
-        continue;
-      }
-      for (std::int64_t size = kChunk / 2; size >= kWalked; size /= 2) {
-        for (std::int64_t middle = size; middle < kChunk; middle += 2 * size) {
-          meet_gradient<kErase>(c, size, middle, terms);
-        }
-      }
-      for (std::int64_t first = 0; first < kChunk; first += kWalked) {
-        walk_gradient<kErase, kWalked>(c, first, terms);
-      }
-    }
+    const RowPairs<kErase> pairs{dP, dL, a_, q, k, x, dq, dk, dx, dg_, fades_};
+    for (std::int64_t c = 0; c < K_; c += kPanel) pairs.run(c, through_gradient_ + c);
   }
 
   // Gradients of row i's gates, padded.
   void gradient_row(std::int64_t i, float* to) const { get_row(dg_, kChunk, i, K_, to); }
 
  private:
-  static constexpr std::int64_t kWalked = 8;
-
   // A sum of products, in double.
   struct WideSum {
     using Wide = hn::RepartitionToWide<F32>;
@@ -151,37 +133,6 @@ class DecayRow {
     hn::Vec<Wide> low = hn::Zero(Wide()), high = hn::Zero(Wide());
   };
 
-  // A row's channels of one panel.
-  struct Part {
-    [[gnu::always_inline]] static Part all(float x) { return {hn::Set(f32, x), hn::Set(f32, x)}; }
-    [[gnu::always_inline]] static Part load(const float* from) {
-      return {hn::LoadU(f32, from), hn::LoadU(f32, from + kLanes)};
-    }
-    [[gnu::always_inline]] void store(float* to) const {
-      hn::StoreU(low, f32, to);
-      hn::StoreU(high, f32, to + kLanes);
-    }
-    [[gnu::always_inline]] friend Part operator*(Part a, Part b) {
-      return {hn::Mul(a.low, b.low), hn::Mul(a.high, b.high)};
-    }
-    [[gnu::always_inline]] friend Part operator+(Part a, Part b) {
-      return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)};
-    }
-    // a b + c
-    [[gnu::always_inline]] friend Part sum(Part a, Part b, Part c) {
-      return {hn::MulAdd(a.low, b.low, c.low), hn::MulAdd(a.high, b.high, c.high)};
-    }
-    [[gnu::always_inline]] friend Part sum(float a, Part b, Part c) { return sum(all(a), b, c); }
-    Vec low, high;
-  };
-
-  // What pairs_gradient reads and adds to.
-  struct Terms {
-    const float *dP, *dL;  // element (i, j) at i kChunk + j
-    const float *q, *k, *x;
-    float *dq, *dk, *dx;
-  };
-
   static void narrow_rows(const Overlaps& from, float* to) {
     const hn::Half<F32> half;
     const hn::RepartitionToWide<F32> f64;
@@ -190,163 +141,6 @@ class DecayRow {
         hn::StoreU(hn::DemoteTo(half, hn::LoadU(f64, from.x + j)), half, to + j);
       }
     }
-  }
-
-  // The gates' gradients through the states: gate t lies in what passes through, in what every row
-  // before t leaves, and in what every row from t on reads.
-  template <bool kErase>
-  void state_gates(std::int64_t c, const Terms& r) {
-    Part gate = Part::load(through_gradient_ + c);
-    for (std::int64_t i = 0; i < kChunk; ++i) {
-      const std::int64_t at = panel_element(i, c);
-      gate.store(dg_ + at);
-      gate = gate + Part::load(r.k + at) * Part::load(r.dk + at);
-    }
-    gate = Part::all(0.0f);
-    for (std::int64_t i = kChunk - 1; i >= 0; --i) {
-      const std::int64_t at = panel_element(i, c);
-      Part of_row = Part::load(r.q + at) * Part::load(r.dq + at);
-      if (kErase) of_row = sum(Part::load(r.x + at), Part::load(r.dx + at), of_row);
-      gate = gate + of_row;
-      (gate + Part::load(dg_ + at)).store(dg_ + at);
-    }
-  }
-
-  // Gradients of rows [middle, middle + size) and keys [middle - size, middle), as in meet().
-  template <bool kErase>
-  void meet_gradient(std::int64_t c, std::int64_t size, std::int64_t middle, const Terms& r) {
-    constexpr std::int64_t kMost = kChunk / 2 * kPanel;
-    alignas(64) float keys[kMost], queries[kMost], erased[kMost];  // faded until the middle
-    alignas(64) float before[kMost], after[kMost];                 // the factors
-    const float* a = a_ + panel_element(0, c);
-    Part fade = Part::all(1.0f);
-    for (std::int64_t j = size - 1; j >= 0; --j) {
-      const std::int64_t row = (middle - size + j) * kPanel;
-      fade.store(before + j * kPanel);
-      (fade * Part::load(r.k + panel_element(0, c) + row)).store(keys + j * kPanel);
-      fade = fade * Part::load(a + row);
-    }
-    fade = Part::all(1.0f);
-    for (std::int64_t i = 0; i < size; ++i) {
-      const std::int64_t at = panel_element(middle + i, c);
-      fade = fade * Part::load(a_ + at);
-      fade.store(after + i * kPanel);
-      (fade * Part::load(r.q + at)).store(queries + i * kPanel);
-      if (kErase) (fade * Part::load(r.x + at)).store(erased + i * kPanel);
-    }
-
-    // Gate t of the rows lies in all pairs of the rows from t on, gate t of the keys in all pairs
-    // of the keys before t.
-    Part gate = Part::all(0.0f);
-    for (std::int64_t i = size - kRows; i >= 0; i -= kRows) {
-      const std::int64_t first = (middle + i) * kChunk + middle - size;
-      Part of_row[kRows];
-      for (Part& x : of_row) x = Part::all(0.0f);
-      const auto add = [&](const float* d, const float* faded, float* to) {
-        Part out[kRows];
-        for (Part& x : out) x = Part::all(0.0f);
-        sum_block(d + first, kChunk, 1, keys, size, out);
-        for (int m = 0; m < kRows; ++m) {
-          const std::int64_t at = panel_element(middle + i + m, c);
-          sum(Part::load(after + (i + m) * kPanel), out[m], Part::load(to + at)).store(to + at);
-          of_row[m] = sum(Part::load(faded + (i + m) * kPanel), out[m], of_row[m]);
-        }
-      };
-      add(r.dP, queries, r.dq);
-      if (kErase) add(r.dL, erased, r.dx);
-      for (int m = kRows - 1; m >= 0; --m) {
-        const std::int64_t at = panel_element(middle + i + m, c);
-        gate = gate + of_row[m];
-        (gate + Part::load(dg_ + at)).store(dg_ + at);
-      }
-    }
-    gate = Part::all(0.0f);
-    for (std::int64_t j = 0; j < size; j += kRows) {
-      const std::int64_t first = middle * kChunk + middle - size + j;
-      Part out[kRows];
-      for (Part& x : out) x = Part::all(0.0f);
-      sum_block(r.dP + first, 1, kChunk, queries, size, out);
-      if (kErase) sum_block(r.dL + first, 1, kChunk, erased, size, out);
-      for (int m = 0; m < kRows; ++m) {
-        const std::int64_t at = panel_element(middle - size + j + m, c);
-        (gate + Part::load(dg_ + at)).store(dg_ + at);
-        sum(Part::load(before + (j + m) * kPanel), out[m], Part::load(r.dk + at)).store(r.dk + at);
-        gate = sum(Part::load(keys + (j + m) * kPanel), out[m], gate);
-      }
-    }
-  }
-
-  // sums[m] += sum over s < count of x[m step + s depth_step] rows[s].
-  [[gnu::always_inline]] static void sum_block(const float* x, std::int64_t step,
-                                               std::int64_t depth_step, const float* rows,
-                                               std::int64_t count, Part* sums) {
-    Part sum_of[kRows];
-    for (int m = 0; m < kRows; ++m) sum_of[m] = sums[m];
-    for (std::int64_t s = 0; s < count; ++s) {
-      const Part row = Part::load(rows + s * kPanel);
-      for (int m = 0; m < kRows; ++m) {
-        sum_of[m] = sum(x[m * step + s * depth_step], row, sum_of[m]);
-      }
-    }
-    for (int m = 0; m < kRows; ++m) sums[m] = sum_of[m];
-  }
-
-  // Calls f with 0 .. kCount - 1, as constants if they are few.
-  template <std::int64_t kCount, class F>
-  [[gnu::always_inline]] static void each_row(const F& f) {
-    if constexpr (kCount == kWalked) {
-      [&]<std::int64_t... kRow>(std::integer_sequence<std::int64_t, kRow...>) {
-        (f(std::integral_constant<std::int64_t, kRow>()), ...);
-      }
-      (std::make_integer_sequence<std::int64_t, kCount>());
-    } else {
-      for (std::int64_t i = 0; i < kCount; ++i) f(i);
-    }
-  }
-
-  // Gradients of the pairs among rows [first, first + kCount), row by row: forward, where w_ij
-  // becomes w_(i+1)j, and then backward, where z_ij becomes z_(i-1)j.
-  template <bool kErase, std::int64_t kCount>
-  void walk_gradient(std::int64_t c, std::int64_t first, const Terms& r) {
-    alignas(64) float faded[kCount * (kCount + 1) / 2 * kPanel];  // w, j <= i
-    alignas(64) float keys[kCount * kPanel];                      // z of the row
-    const float* dP = r.dP + first * kChunk + first;
-    const float* dL = r.dL + first * kChunk + first;
-    each_row<kCount>([&](auto i) {
-      float* w = faded + i * (i + 1) / 2 * kPanel;
-      const float* before = w - i * kPanel;
-      const std::int64_t at = panel_element(first + i, c);
-      const Part a = Part::load(a_ + at);
-      Part of_q = Part::load(r.dq + at), of_x = kErase ? Part::load(r.dx + at) : Part::all(0.0f);
-      for (std::int64_t j = 0; j < i; ++j) {
-        const Part wij = a * Part::load(before + j * kPanel);
-        wij.store(w + j * kPanel);
-        of_q = sum(dP[i * kChunk + j], wij, of_q);
-        if (kErase) of_x = sum(dL[i * kChunk + j], wij, of_x);
-      }
-      const Part own = Part::load(r.k + at);
-      own.store(w + i * kPanel);
-      sum(dP[i * kChunk + i], own, of_q).store(r.dq + at);
-      if (kErase) of_x.store(r.dx + at);
-      Part::all(0.0f).store(keys + i * kPanel);
-    });
-    each_row<kCount>([&](auto after) {
-      const auto i = kCount - 1 - after;
-      const float* w = faded + i * (i + 1) / 2 * kPanel;
-      const std::int64_t at = panel_element(first + i, c);
-      const Part a = Part::load(a_ + at), query = Part::load(r.q + at);
-      const Part erased = kErase ? Part::load(r.x + at) : Part::all(0.0f);
-      Part of_gate = Part::load(dg_ + at);
-      for (std::int64_t j = 0; j < i; ++j) {
-        Part z = sum(dP[i * kChunk + j], query, Part::load(keys + j * kPanel));
-        if (kErase) z = sum(dL[i * kChunk + j], erased, z);
-        of_gate = sum(Part::load(w + j * kPanel), z, of_gate);
-        (a * z).store(keys + j * kPanel);
-      }
-      of_gate.store(dg_ + at);
-      const Part z = sum(dP[i * kChunk + i], query, Part::load(keys + i * kPanel));
-      (Part::load(r.dk + at) + z).store(r.dk + at);
-    });
   }
 
   // The scores of rows [middle, middle + size) and keys [middle - size, middle), for each odd
