@@ -34,8 +34,8 @@ constexpr std::int64_t kManyPairs = 4;
 constexpr double kFixed = 0.2;
 // And with so many items a worker, an item takes several heads.
 constexpr std::int64_t kManyItems = 2;
-// Bytes of gradients, by token, from which on their rows are written past the caches: more than a
-// core's share of a last-level cache would keep for whoever reads them next.
+// Bytes of outputs or gradients, by token, from which on their rows are written past the caches:
+// more than a core's share of a last-level cache would keep for whoever reads them next.
 constexpr std::int64_t kStreamed = 32 << 20;
 // Waking a worker takes about 4 us, in which one updates this many state elements: with less to do
 // for each, fewer workers are faster.
@@ -153,13 +153,17 @@ class CpuExecutable final : public Executable {
     args_.sums = kernels_.backward_sums(args_);
   }
 
-  // Large gradients are written past the caches where their rows are whole cache lines, as far as
+  static bool is_written(const PortSpec& spec) {
+    return spec.role == Role::kOutput || spec.role == Role::kGradient;
+  }
+
+  // Large outputs are written past the caches where their rows are whole cache lines, as far as
   // strides say it.
   void choose_streams() {
     std::int64_t bytes = 0;
     for (const PortSpec& spec : ports(problem_.op)) {
       const TensorDesc& desc = problem_[spec.port];
-      if (spec.role != Role::kGradient || !by_token(spec) || !desc.present()) continue;
+      if (!is_written(spec) || !by_token(spec) || !desc.present()) continue;
       cpu::Tensor& x = args_.tensors[index(spec.port)];
       const auto whole = [&](std::int64_t elements) {
         return static_cast<std::size_t>(elements * x.size) % kAlign == 0;
@@ -287,8 +291,7 @@ class CpuExecutable final : public Executable {
     const std::int64_t end = args.offset(args.dims.N);
     for (const PortSpec& spec : ports(problem_.op)) {
       const cpu::Tensor& x = args[spec.port];
-      const bool written = spec.role == Role::kOutput || spec.role == Role::kGradient;
-      if (!x.present() || !written || !by_token(spec)) continue;
+      if (!x.present() || !is_written(spec) || !by_token(spec)) continue;
       const std::int64_t subs = spec.axes[0] == Axis::kSteps ? args.dims.n : 1;
       const std::int64_t width = spec.rank == 3 ? extent(args.dims, spec.axes[2]) : 1;
       for (std::int64_t t = end; t < args.dims.T; ++t) {

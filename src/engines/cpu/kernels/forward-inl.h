@@ -77,7 +77,7 @@ static inline void store_output(const Args& args, Step step, std::int64_t h, con
       (Lanes::load(o + v) * silu(Lanes::load(wide + v))).store(o + v);
     }
   }
-  store_row(o, values, row(args, Port::kO, step, h).after(item.v_begin));
+  write_row(args[Port::kO], o, values, row(args, Port::kO, step, h).after(item.v_begin));
 }
 
 // Loads a head's state and reads it for the first step.
@@ -233,6 +233,7 @@ static void forward(const Args& args, std::int64_t n, std::int64_t h, std::int64
   for (std::int64_t i = 0; i < count; ++i) {
     store_state<Variant>(args, item, h + i, heads[i], steps);
   }
+  hwy::FlushStream();  // what was written past the caches, before another thread is told of it
 }
 
 }  // namespace

@@ -154,8 +154,7 @@ static inline std::int64_t skip_sum(const Args& args) {
 // Row of a step and a head of a gradient.
 static inline void store_gradient(const Args& args, Port port, Step step, std::int64_t head,
                                   const float* from, std::int64_t count) {
-  if (args[port].streams) return store_row<Stream>(from, count, row(args, port, step, head));
-  store_row(from, count, row(args, port, step, head));
+  write_row(args[port], from, count, row(args, port, step, head));
 }
 
 // dg of a step by channel, from the gradients of the logs of its decays in `d`; adds to the sums.

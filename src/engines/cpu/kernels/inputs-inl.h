@@ -6,6 +6,8 @@
 // the number b is beta, the time step, or 1.
 #pragma once
 
+#include <hwy/cache_control.h>
+
 #include <iterator>
 
 #include "engines/cpu/kernels/lanes-inl.h"
@@ -158,7 +160,7 @@ static inline void load_target(const Args& args, Step step, std::int64_t head, s
                {Port::kG, false}, {Port::kW, true},  {Port::kBeta, false}, {Port::kZ, true}};
   for (int i = part; i < std::ssize(kRows); i += parts) {
     const auto [port, has_values] = kRows[i];
-    if (!args[port].present()) continue;
+    if (!args[port].present() || args[port].streams) continue;
     const Run run = row(args, port, step, head);
     if (has_values) {
       prefetch_row(run.after(v_begin), values);

@@ -58,7 +58,11 @@ struct Keep {
 struct Stream {
   template <class D, class X>
   [[gnu::always_inline]] void operator()(X x, D d, hn::TFromD<D>* to) const {
-    hn::Stream(x, d, to);
+    if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) >= 16) {
+      hn::Stream(x, d, to);
+    } else {
+      hn::StoreU(x, d, to);  // Highway would write 16 bytes
+    }
   }
 };
 
@@ -131,6 +135,16 @@ template <class Write = Keep>
 static inline void store_row(const float* from, std::int64_t count, const Run& run) {
   std::int64_t i = run.stride == 1 ? narrow<Write>(from, count, run) : 0;
   for (; i < count; ++i) store(run.dtype, run.data, i * run.stride, from[i]);
+}
+
+// The same of a row of `x`, past the caches if that is how it is written.
+static inline void write_row(const Tensor& x, const float* from, std::int64_t count,
+                             const Run& run) {
+  if (x.streams) {
+    store_row<Stream>(from, count, run);
+  } else {
+    store_row(from, count, run);
+  }
 }
 
 // Sum of a[i] b[i] over a padded row: always in the same order, four chains of vectors.
