@@ -30,11 +30,15 @@ struct Chunks {
   std::int64_t begin, end, steps, count;
 };
 
-// The rows of a chunk that a sweep loads and stores, those of v if it needs `values`, and how many
-// to ask for at a time if they are to be here before `products` products with a state have been
-// formed.
+// What a sweep is going to need of a chunk: rows that it loads or stores, those of v if it needs
+// `values`, and so many floats of what its head keeps, in pieces of about a row; and how often its
+// `products` products with a state call what they are to do meanwhile.
 struct Wanted {
-  Wanted(const Args& args, std::initializer_list<Port> rows, bool values, int products) {
+  static constexpr std::int64_t kPiece = 128;  // floats
+
+  Wanted(const Args& args, std::initializer_list<Port> rows, bool values, std::int64_t floats,
+         int products)
+      : kept(floats) {
     const Dims& dims = args.dims;
     elements = dims.K > dims.V ? dims.K : dims.V;
     for (Port port : rows) {
@@ -42,42 +46,55 @@ struct Wanted {
       const Tensor& x = args[port];
       if (x.present() && x.stride[3] == 1 && !x.streams) ports[count++] = port;
     }
-    // How often the products call: once a block and kRun terms.
-    const std::int64_t runs = products * round_up(kPanel, kTallRows) / kTallRows *
-                              (dims.K * dims.V * kChunk / (kPanel * kPanel * kRun) + 1);
-    at_once = static_cast<int>((count * kChunk - 1) / runs + 1);
+    pieces = count * kChunk + kept / kPiece;
+    // Once a block and kRun terms, at least.
+    const std::int64_t panels = dims.K * dims.V * kChunk / (kPanel * kPanel * kRun);
+    calls = products * round_up(kPanel, kTallRows) / kTallRows * (panels > 0 ? panels : 1);
   }
 
   Port ports[16];
-  int count = 0, at_once;
+  int count = 0;
   std::int64_t elements;  // of a row
+  std::int64_t kept, pieces, calls;
 };
 
-// Asks for the wanted rows of the next chunk while products of this one are formed: all at once
+// Asks for what the next chunk needs while products of this one are formed, evenly: all at once
 // they would wait for each other, and the products for them.
 class Ahead {
  public:
-  Ahead(const Args& args, const Wanted& wanted, Place place, std::int64_t head)
-      : args_(args), wanted_(wanted), place_(place), head_(head) {
+  // `kept`: the first of the floats that the head keeps. Without rows of a place, for nothing.
+  Ahead(const Args& args, const Wanted& wanted, Place place, std::int64_t head, const float* kept)
+      : args_(args), wanted_(wanted), place_(place), head_(head), kept_(kept) {
     if (wanted.count == 0) place_.count = 0;
+    if (place.count > 0) floats_ = wanted.kept;
   }
 
   [[gnu::always_inline]] void operator()() {
-    for (int i = 0; i < wanted_.at_once && row_ < place_.count; ++i) {
-      const Step step = step_of(args_, place_.r + row_);
-      prefetch_row(row(args_, wanted_.ports[port_], step, head_), wanted_.elements);
-      if (++port_ < wanted_.count) continue;
-      port_ = 0;
-      ++row_;
-    }
+    credit_ += wanted_.pieces;
+    for (; credit_ >= wanted_.calls; credit_ -= wanted_.calls) ask();
   }
 
  private:
+  [[gnu::always_inline]] void ask() {
+    if (row_ < place_.count) {
+      const Step step = step_of(args_, place_.r + row_);
+      prefetch_row(row(args_, wanted_.ports[port_], step, head_), wanted_.elements);
+      if (++port_ < wanted_.count) return;
+      port_ = 0;
+      ++row_;
+    } else if (floats_ > 0) {
+      for (std::int64_t i = 0; i < Wanted::kPiece; i += 16) __builtin_prefetch(kept_ + i);
+      kept_ += Wanted::kPiece;
+      floats_ -= Wanted::kPiece;
+    }
+  }
+
   const Args& args_;
   const Wanted& wanted_;
   Place place_;
-  std::int64_t head_, row_ = 0;
+  std::int64_t head_, row_ = 0, credit_ = 0, floats_ = 0;
   int port_ = 0;
+  const float* kept_;
 };
 
 // What both sweeps need of a chunk: keys, rows that erase, numbers and decays.
@@ -251,15 +268,15 @@ template <class Variant>
 static void backward(const Args& args, std::int64_t n, std::int64_t head, std::int64_t count,
                      double* sums, float* scratch) {
   constexpr bool kErase = Variant::erase != Erase::kNone;
-  const Wanted kept(args, {Port::kK, Port::kG, Port::kBeta, Port::kV, Port::kW}, true,
+  BackwardScratch<Variant> x(args, count, scratch);
+  const Chunks chunks(args, n);
+  const Wanted kept(args, {Port::kK, Port::kG, Port::kBeta, Port::kV, Port::kW}, true, 0,
                     kErase ? 2 : 1);
   const Wanted reversed(
       args,
       {Port::kK, Port::kG, Port::kBeta, Port::kQ, Port::kDO, Port::kV, Port::kW, Port::kZ,
        Port::kDQ, Port::kDK, Port::kDV, Port::kDBeta, Port::kDG, Port::kDW, Port::kDZ},
-      kUnitWrite<Variant> || args[Port::kD].present(), kErase ? 6 : 4);
-  BackwardScratch<Variant> x(args, count, scratch);
-  const Chunks chunks(args, n);
+      kUnitWrite<Variant> || args[Port::kD].present(), x.heads[0].kept_floats(), kErase ? 6 : 4);
   const std::int64_t size = args.group_size();
   for (std::int64_t first = 0; first < count; first += x.batch) {
     const std::int64_t heads = count - first < x.batch ? count - first : x.batch;
@@ -271,13 +288,15 @@ static void backward(const Args& args, std::int64_t n, std::int64_t head, std::i
       return reverse ? chunks.count - 1 - turn / heads : turn / heads;
     };
     const auto ahead_of = [&](std::int64_t turn, bool reverse) {
-      return Ahead(args, reverse ? reversed : kept,
-                   turn < turns ? chunks[chunk_of(turn, reverse)] : Place{}, head_of(turn));
+      const Wanted& wanted = reverse ? reversed : kept;
+      if (turn == turns) return Ahead(args, wanted, Place{}, 0, nullptr);
+      const std::int64_t c = chunk_of(turn, reverse);
+      return Ahead(args, wanted, chunks[c], head_of(turn), x.heads[turn % heads].state(c));
     };
     for (std::int64_t i = 0; i < heads; ++i) {
       const BackwardHead<Variant>& own = x.heads[i];
       if constexpr (kHasGateRow<Variant>) load_bias(args, head_of(i), x.K, own.bias);
-      if (turns > 0) load_state(args, Port::kInitialState, n, head_of(i), x, own.states);
+      if (turns > 0) load_state(args, Port::kInitialState, n, head_of(i), x, own.state(0));
       load_state(args, Port::kDFinalState, n, head_of(i), x, own.dS);
     }
     for (std::int64_t turn = 0; turn < turns; ++turn) {

@@ -25,25 +25,25 @@ struct BackwardHead {
   BackwardHead(const Dims& dims, std::int64_t padded_k, std::int64_t padded_v, Carver& carver)
       : K(padded_k), V(padded_v) {
     const std::int64_t chunks = round_up(dims.T * dims.n, chunk_steps(dims)) / chunk_steps(dims);
-    states = carver.take(chunks * K * V);
-    residuals = carver.take(chunks * kChunk * V);
-    const std::int64_t of_chunks = Variant::erase == Erase::kNone ? 1 : chunks;
-    overlaps = reinterpret_cast<Overlaps*>(carver.take(of_chunks * kOverlapFloats));
+    kept = carver.take(chunks * kept_floats());
     dS = carver.take(K * V);
     bias = carver.take(K);
   }
-  float* state(std::int64_t c) const { return states + c * K * V; }
-  float* residual(std::int64_t c) const { return residuals + c * kChunk * V; }
+  // What is kept of a chunk: the state [K, V] that enters it, R [kChunk, V], and L where keys
+  // erase.
+  std::int64_t kept_floats() const {
+    return K * V + kChunk * V + (Variant::erase == Erase::kNone ? 0 : kOverlapFloats);
+  }
+  float* state(std::int64_t c) const { return kept + c * kept_floats(); }
+  float* residual(std::int64_t c) const { return state(c) + K * V; }
   Overlaps& overlap(std::int64_t c) const {
-    return overlaps[Variant::erase == Erase::kNone ? 0 : c];
+    return *reinterpret_cast<Overlaps*>(residual(c) + kChunk * V);
   }
 
   std::int64_t K, V;
-  float* states;       // [chunks][K, V], entering each chunk
-  float* residuals;    // [chunks][kChunk, V]
-  Overlaps* overlaps;  // L of each chunk, where keys erase
-  float* dS;           // [K, V]
-  float* bias;         // of the gates, by channel
+  float* kept;  // [chunks]
+  float* dS;    // [K, V]
+  float* bias;  // of the gates, by channel
 };
 
 // Matrices in panels: [kChunk, K] are named like the rows they hold, a trailing t is a transpose.
