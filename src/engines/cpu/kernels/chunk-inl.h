@@ -24,7 +24,7 @@ struct Rows {
 
   std::int64_t first, step, count, padded;
 };
-inline constexpr Rows kAllRows{0, 1, kChunk, kChunk};
+static constexpr Rows kAllRows{0, 1, kChunk, kChunk};  // inline it would be a weak symbol
 
 // The rows that are read, a token's last ones, of a chunk that begins at step r of the batch.
 static inline Rows rows_read(const Args& args, std::int64_t r) {
