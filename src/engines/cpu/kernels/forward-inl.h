@@ -14,6 +14,8 @@
 // stays finite where the recurrence does. C depends on nothing but the gates so far.
 #pragma once
 
+#include <hwy/cache_control.h>
+
 #include "engines/cpu/kernels/steps-inl.h"
 
 namespace deltaworks::cpu::HWY_NAMESPACE {

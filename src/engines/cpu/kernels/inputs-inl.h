@@ -6,8 +6,6 @@
 // the number b is beta, the time step, or 1.
 #pragma once
 
-#include <hwy/cache_control.h>
-
 #include <iterator>
 
 #include "engines/cpu/kernels/lanes-inl.h"
